@@ -1,0 +1,79 @@
+"""Files that are written whole or not at all, and read with a sentence when they are broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from apac.errors import InputError
+
+
+def write_text(path: Path, text: str) -> None:
+    write_whole(path, lambda temporary: _fill(temporary, text.encode()))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    write_whole(path, lambda temporary: _fill(temporary, data))
+
+
+def write_json(path: Path, form: Any) -> None:
+    write_text(path, json.dumps(form, indent=2) + "\n")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
+    """Tensors and notes as one safetensors file."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_whole(path, lambda temporary: save_file(plain, temporary, metadata=dict(notes)))
+
+
+def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """`write` fills a file beside `path`, which then takes its place in one step."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        write(temporary)
+        temporary.chmod(0o644)
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"could not write {path}: {reason}; what was there before is unchanged.") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"could not read {path}: {error.strerror}.") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not the JSON that apac wrote; it is damaged or truncated.") from error
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and notes that `write_tensors` wrote."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except OSError as error:
+        raise InputError(f"could not read {path}: {error.strerror or error}.") from error
+    except SafetensorError as error:
+        raise InputError(f"{path} is damaged or truncated ({error}); it has to be made again.") from error
+
+
+def _fill(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
