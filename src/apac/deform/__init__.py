@@ -1,0 +1,1 @@
+"""Deformations: distributions over Θ, and u(x; Θ)."""

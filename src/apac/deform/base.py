@@ -1,0 +1,91 @@
+"""What a deformation is: a distribution over Θ, and a pure function u(x; Θ)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from apac.deform import parameters as draws
+from apac.errors import InputError
+
+
+class Deformation(ABC):
+    """u(x; Θ). A kind of one's own is a frozen dataclass that overrides `sample` and `apply`, nothing else.
+
+    As frozen dataclasses, deformations compare equal, hash, and print as the call that makes them. Constructor
+    arguments are numbers, strings, tuples and other deformations, so that a run can store them as JSON.
+    """
+
+    @abstractmethod
+    def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> Any:
+        """Draw Θ n times for images of shape (C, H, W). All randomness is here."""
+
+    @abstractmethod
+    def apply(self, images: Tensor, parameters: Any) -> Tensor:
+        """Deform images (N, C, H, W) by parameters of size N, or of size 1 for all. Pure: same input, same output."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The call that makes this deformation, as something `json.dumps` takes."""
+        return {"kind": type(self).__name__, **{f.name: _to_json(getattr(self, f.name)) for f in fields(self)}}  # type: ignore[arg-type]
+
+    @classmethod
+    def from_json(cls, form: dict[str, Any]) -> Deformation:
+        """The deformation that `to_json` wrote, of any kind that is defined by now."""
+        if not isinstance(form, dict) or "kind" not in form:
+            raise InputError(f'a deformation in JSON is an object with a "kind", got {form!r}.')
+        kind = _kinds().get(form["kind"])
+        if kind is None:
+            raise InputError(
+                f"the deformation {form['kind']!r} is not defined; import the module that defines it first."
+            )
+        arguments = {name: _from_json(value) for name, value in form.items() if name != "kind"}
+        try:
+            return kind._from_arguments(arguments)
+        except TypeError as error:
+            raise InputError(f"the deformation {form['kind']!r} cannot be made from {form!r}: {error}.") from error
+
+    @classmethod
+    def _from_arguments(cls, arguments: dict[str, Any]) -> Deformation:
+        return cls(**arguments)
+
+
+def check_images(images: Tensor, parameters: Any) -> None:
+    """What every `apply` of this package asks of its input."""
+    if images.ndim != 4 or not images.is_floating_point():
+        raise InputError(
+            f"images must be a floating-point tensor of shape (N, C, H, W), got {images.dtype} of shape "
+            f"{tuple(images.shape)}."
+        )
+    n = draws.size(parameters)
+    if n not in (1, len(images)):
+        raise InputError(f"{len(images)} images need {len(images)} parameters, or 1 for all of them, got {n}.")
+
+
+def _kinds() -> dict[str, type[Deformation]]:
+    found: dict[str, type[Deformation]] = {}
+    pending = Deformation.__subclasses__()
+    while pending:
+        kind = pending.pop()
+        found.setdefault(kind.__name__, kind)
+        pending.extend(kind.__subclasses__())
+    return found
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, Deformation):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_to_json(item) for item in value]
+    return value
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Deformation.from_json(value)
+    if isinstance(value, list):
+        return tuple(_from_json(item) for item in value)
+    return value

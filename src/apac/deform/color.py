@@ -1,0 +1,49 @@
+"""Gamma correction and colour cast, the colour processing that the paper names."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from apac.deform.base import Deformation, check_images
+from apac.errors import InputError
+
+
+@dataclass(frozen=True)
+class ColorParameters:
+    gamma: Tensor  # (n,)
+    cast: Tensor  # (n, C)
+
+
+@dataclass(frozen=True)
+class Color(Deformation):
+    """pixel → pixel^γ + cast of its channel, for pixels in [0, 1].
+
+    ln γ is uniform between the logarithms of the range, so that darker and lighter are alike; the cast of each channel
+    is N(0, cast²). The result is cut to [0, 1]. The paper names both and gives no number: the defaults are mild.
+    """
+
+    gamma: tuple[float, float] = (2 / 3, 3 / 2)
+    cast: float = 0.05
+
+    def __post_init__(self) -> None:
+        low, high = self.gamma
+        if not 0 < low <= high < math.inf:
+            raise InputError(f"the gamma of a Color is a range (low, high) with 0 < low <= high, got {self.gamma}.")
+        if not self.cast >= 0:
+            raise InputError(f"the cast of a Color must be at least 0, got {self.cast}.")
+
+    def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ColorParameters:
+        low, high = math.log(self.gamma[0]), math.log(self.gamma[1])
+        theta = torch.rand(n, generator=generator, device=generator.device)
+        noise = torch.randn(n, image_shape[0], generator=generator, device=generator.device)
+        return ColorParameters(torch.exp(low + (high - low) * theta), self.cast * noise)
+
+    def apply(self, images: Tensor, parameters: ColorParameters) -> Tensor:
+        check_images(images, parameters)
+        gamma = parameters.gamma.to(images.dtype)[:, None, None, None]
+        cast = parameters.cast.to(images.dtype)[:, :, None, None]
+        return (images.clamp(0, 1) ** gamma + cast).clamp(0, 1)

@@ -1,0 +1,69 @@
+"""Elastic distortion after Simard et al. (paper, Deformation on MNIST, 2, and on CIFAR-10, 3)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from apac.deform.base import Deformation
+from apac.deform.warp import Flow, Outside, check_outside, warp
+from apac.errors import InputError
+
+CUT = 4.0  # the Gaussian filter ends at this many standard deviations
+
+
+@dataclass(frozen=True)
+class ElasticParameters:
+    noise: Tensor  # (n, 2, H, W), uniform in (-1, 1), x then y
+
+
+@dataclass(frozen=True)
+class Elastic(Deformation):
+    """Every pixel is shown from a place that a smooth random field displaces.
+
+    Per axis: uniform(-1, 1) noise a pixel, filtered by a normalised Gaussian of `sigma` pixels (zero outside the
+    image), times `alpha`, is the displacement in pixels.
+    """
+
+    sigma: float = 6.0
+    alpha: float = 38.0
+    outside: Outside = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.sigma > 0:
+            raise InputError(f"the sigma of an Elastic must be above 0, got {self.sigma}.")
+        if not math.isfinite(self.alpha):
+            raise InputError(f"the alpha of an Elastic must be a finite number, got {self.alpha}.")
+        check_outside(self.outside)
+
+    def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ElasticParameters:
+        noise = torch.rand(n, 2, *image_shape[1:], generator=generator, device=generator.device)
+        return ElasticParameters(noise.mul_(2).sub_(1))
+
+    def apply(self, images: Tensor, parameters: ElasticParameters) -> Tensor:
+        return warp(images, [self], [parameters])
+
+    def flow(self, parameters: ElasticParameters, image_size: tuple[int, int]) -> Flow:
+        height, width = image_size
+        noise = parameters.noise
+        if noise.shape[-2:] != (height, width):
+            raise InputError(
+                f"these elastic parameters were drawn for images of {noise.shape[-2]} × {noise.shape[-1]} pixels; "
+                f"draw them for {height} × {width}."
+            )
+        rows, columns = gaussian_matrix(height, self.sigma).to(noise), gaussian_matrix(width, self.sigma).to(noise)
+        return Flow(displacement=self.alpha * (rows @ noise @ columns))
+
+
+@lru_cache(maxsize=32)
+def gaussian_matrix(length: int, sigma: float) -> Tensor:
+    """The filter along one axis as a symmetric (length, length) matrix: on small images a product beats a filter."""
+    radius = int(CUT * sigma + 0.5)
+    taps = torch.exp(-0.5 * (torch.arange(-radius, radius + 1, dtype=torch.float64) / sigma) ** 2)
+    distance = (torch.arange(length)[:, None] - torch.arange(length)).abs()
+    matrix = torch.exp(-0.5 * (distance.double() / sigma) ** 2) / taps.sum()
+    return torch.where(distance <= radius, matrix, 0.0)

@@ -1,0 +1,45 @@
+"""Side-flipping (paper, Deformation on CIFAR-10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from apac.deform.base import Deformation
+from apac.deform.warp import Flow, warp
+from apac.errors import InputError
+
+
+@dataclass(frozen=True)
+class FlipParameters:
+    flipped: Tensor  # (n,) bool
+
+
+@dataclass(frozen=True)
+class Flip(Deformation):
+    """Left and right change places with this probability."""
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.probability <= 1:
+            raise InputError(f"the probability of a Flip must be between 0 and 1, got {self.probability}.")
+
+    @property
+    def outside(self) -> None:
+        """A flip never looks beyond the image."""
+        return None
+
+    def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> FlipParameters:
+        return FlipParameters(torch.rand(n, generator=generator, device=generator.device) < self.probability)
+
+    def apply(self, images: Tensor, parameters: FlipParameters) -> Tensor:
+        return warp(images, [self], [parameters])
+
+    def flow(self, parameters: FlipParameters, image_size: tuple[int, int]) -> Flow:
+        flipped = parameters.flipped
+        matrix = torch.eye(3, device=flipped.device).repeat(len(flipped), 1, 1)
+        matrix[:, 0, 0] = torch.where(flipped, -1.0, 1.0)
+        return Flow(matrix=matrix)

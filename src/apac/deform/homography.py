@@ -1,0 +1,48 @@
+"""Random homography (paper, Deformation on MNIST, 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from apac.deform.base import Deformation
+from apac.deform.warp import Flow, Outside, check_outside, warp
+from apac.errors import InputError
+
+
+@dataclass(frozen=True)
+class HomographyParameters:
+    matrix: Tensor  # (n, 3, 3), output → input, on coordinates in [-1, 1] over the image, H33 = 1
+
+
+@dataclass(frozen=True)
+class Homography(Deformation):
+    """A projective map H whose eight free elements are Gaussian around the identity.
+
+    H11, H22 ~ N(1, std²), the other six ~ N(0, std²). Coordinates span [-1, 1] over the image, pixel edges included,
+    with the origin at its centre; H takes the output to the input.
+    """
+
+    std: float = 0.1
+    outside: Outside = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.std >= 0:
+            raise InputError(f"the std of a Homography must be at least 0, got {self.std}.")
+        check_outside(self.outside)
+
+    def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> HomographyParameters:
+        noise = self.std * torch.randn(n, 9, generator=generator, device=generator.device)
+        noise[:, 8] = 0  # H33 = 1
+        return HomographyParameters(torch.eye(3, device=generator.device) + noise.view(n, 3, 3))
+
+    def apply(self, images: Tensor, parameters: HomographyParameters) -> Tensor:
+        return warp(images, [self], [parameters])
+
+    def flow(self, parameters: HomographyParameters, image_size: tuple[int, int]) -> Flow:
+        height, width = image_size
+        # from [-1, 1] to pixels: D⁻¹ H D with D = diag(2/W, 2/H, 1)
+        to_unit = parameters.matrix.new_tensor([2 / width, 2 / height, 1.0])
+        return Flow(matrix=parameters.matrix * to_unit / to_unit[:, None])

@@ -1,0 +1,59 @@
+"""Random magnification and cropping (paper, Deformation on CIFAR-10, 1 and 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from apac.deform.base import Deformation
+from apac.deform.warp import Flow, Outside, check_outside, warp
+from apac.errors import InputError
+
+
+@dataclass(frozen=True)
+class ScaleShiftParameters:
+    scale: Tensor  # (n,), the magnification s
+    corner: Tensor  # (n, 2), left and top edge of the patch that is shown, in pixels from those of the image
+
+
+@dataclass(frozen=True)
+class ScaleShift(Deformation):
+    """A patch 1/s as long and wide as the image, anywhere within it, magnified to the image's size.
+
+    s ~ U(scale); the patch's left edge ~ U(0, W (1 − 1/s)), its top edge likewise and independently.
+    """
+
+    scale: tuple[float, float] = (1.0, 2.0)
+    outside: Outside = "edge"
+
+    def __post_init__(self) -> None:
+        low, high = self.scale
+        if not 1 <= low <= high:
+            raise InputError(
+                f"the scale of a ScaleShift is a range (low, high) with 1 <= low <= high, got {self.scale}."
+            )
+        check_outside(self.outside)
+
+    def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ScaleShiftParameters:
+        _, height, width = image_shape
+        low, high = self.scale
+        theta = torch.rand(n, 3, generator=generator, device=generator.device)
+        scale = low + (high - low) * theta[:, 0]
+        room = theta.new_tensor([width, height]) * (1 - 1 / scale)[:, None]  # (n, 2)
+        return ScaleShiftParameters(scale, theta[:, 1:] * room)
+
+    def apply(self, images: Tensor, parameters: ScaleShiftParameters) -> Tensor:
+        return warp(images, [self], [parameters])
+
+    def flow(self, parameters: ScaleShiftParameters, image_size: tuple[int, int]) -> Flow:
+        height, width = image_size
+        step = 1 / parameters.scale
+        half = parameters.corner.new_tensor([width / 2, height / 2])
+        shift = parameters.corner + half * (step[:, None] - 1)  # (n, 2): the patch's centre from the image's
+        matrix = torch.zeros(len(step), 3, 3, dtype=step.dtype, device=step.device)
+        matrix[:, 0, 0] = matrix[:, 1, 1] = step
+        matrix[:, :2, 2] = shift
+        matrix[:, 2, 2] = 1
+        return Flow(matrix=matrix)

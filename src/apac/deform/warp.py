@@ -1,0 +1,115 @@
+"""The one coordinate convention and the one resampling; geometric kinds compose here.
+
+Convention. A pixel is a square of side 1. Its coordinates (x, y) are those of its centre, measured in pixels from the
+centre of the image, x to the right and y down: in a row of W pixels, x runs from −(W − 1)/2 to (W − 1)/2. A flow maps
+the coordinates of an output pixel to the place of the input that it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from apac.deform.base import check_images
+from apac.errors import InputError
+
+Outside = float | Literal["edge"]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """output → input: a projective map, a displacement added after it, or both."""
+
+    matrix: Tensor | None = None  # (n, 3, 3), acts on (x, y, 1) in pixels from the centre
+    displacement: Tensor | None = None  # (n, 2, H, W), x then y, in pixels
+
+
+@runtime_checkable
+class Geometric(Protocol):
+    """A deformation that only moves pixels. Neighbours of this kind in a `Compose` share one resampling."""
+
+    @property
+    def outside(self) -> Outside | None:
+        """What lies beyond the image: a background value, "edge" to repeat the edge, None if it is never seen."""
+
+    def flow(self, parameters: Any, image_size: tuple[int, int]) -> Flow: ...
+
+
+def check_outside(outside: Outside) -> None:
+    if isinstance(outside, str) and outside != "edge":
+        raise InputError(f'outside is a background value or "edge", got {outside!r}.')
+
+
+def share(group: Sequence[Geometric], part: Geometric) -> bool:
+    """Whether a further part can join the one resampling of a group: they agree on what lies outside."""
+    return part.outside is None or outside_of(group) in (None, part.outside)
+
+
+def outside_of(group: Sequence[Geometric]) -> Outside | None:
+    return next((part.outside for part in group if part.outside is not None), None)
+
+
+def warp(images: Tensor, group: Sequence[Geometric], parameters: Sequence[Any]) -> Tensor:
+    """Resample images (N, C, H, W) once, bilinearly, for a group of parts in the order in which they are applied.
+
+    The projective maps compose as the parts would. Displacements are added to the place that they give:
+    input = H(output) + displacement(output), the reading of "homography and elastic distortion" as one interpolation.
+    """
+    check_images(images, tuple(parameters))
+    height, width = images.shape[2:]
+    flows = [part.flow(draw, (height, width)) for part, draw in zip(group, parameters, strict=True)]
+    # Half precision has too few digits for a coordinate; double keeps its own.
+    precision = torch.float64 if images.dtype == torch.float64 else torch.float32
+    x = torch.arange(width, device=images.device, dtype=precision) - (width - 1) / 2  # (W,)
+    y = (torch.arange(height, device=images.device, dtype=precision) - (height - 1) / 2)[:, None]  # (H, 1)
+    x, y = _project(_product([f.matrix.to(precision) for f in flows if f.matrix is not None]), x, y)  # (n, H, W)
+    for flow in flows:
+        if flow.displacement is not None:
+            x, y = x + flow.displacement[:, 0].to(precision), y + flow.displacement[:, 1].to(precision)
+    return _resample(images.to(precision), x, y, outside_of(group) or 0.0).to(images.dtype)
+
+
+def _product(matrices: list[Tensor]) -> Tensor | None:
+    """A then B applied to images is x → A(B(x)) in coordinates: the product in the same order."""
+    if not matrices:
+        return None
+    product = matrices[0]
+    for matrix in matrices[1:]:
+        product = product @ matrix
+    return product
+
+
+def _project(matrix: Tensor | None, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    if matrix is None:
+        grid_y, grid_x = torch.broadcast_tensors(y, x)
+        return grid_x[None], grid_y[None]
+    m = matrix[:, :, :, None, None]  # (n, 3, 3, 1, 1)
+    scale = 1 / (m[:, 2, 0] * x + m[:, 2, 1] * y + m[:, 2, 2])  # (n, H, W)
+    return (
+        (m[:, 0, 0] * x + m[:, 0, 1] * y + m[:, 0, 2]) * scale,
+        (m[:, 1, 0] * x + m[:, 1, 1] * y + m[:, 1, 2]) * scale,
+    )
+
+
+def _resample(images: Tensor, x: Tensor, y: Tensor, outside: Outside) -> Tensor:
+    height, width = images.shape[2:]
+    # grid_sample wants the image to span [-1, 1], pixel edges included. One pixel beyond is as far as anything is seen;
+    # the clamp also keeps a projective map's infinities out.
+    grid = torch.stack((_clamp(x * (2 / width), width), _clamp(y * (2 / height), height)), dim=-1)  # (n, H, W, 2)
+    grid = grid.expand(len(images), height, width, 2)
+    if outside == "edge":
+        return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    if outside == 0:
+        return functional.grid_sample(images, grid, padding_mode="zeros", align_corners=False)
+    assert not isinstance(outside, str)
+    return functional.grid_sample(images - outside, grid, padding_mode="zeros", align_corners=False) + outside
+
+
+def _clamp(coordinate: Tensor, length: int) -> Tensor:
+    reach = 1 + 2 / length
+    return torch.nan_to_num(coordinate, nan=reach).clamp(-reach, reach)

@@ -1,0 +1,75 @@
+"""Class-distinctive deformation: each sample by the set of its class."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import apac
+from apac.deform import parameters as draws
+
+FLIP, STILL = apac.Flip(1.0), apac.Compose()
+
+
+def test_each_sample_is_deformed_by_the_set_of_its_class(random):
+    u = apac.PerClass({1: FLIP, 2: FLIP}, default=STILL, classes=4)
+    images, labels = torch.rand(8, 1, 4, 6), torch.tensor([0, 1, 2, 3, 3, 2, 1, 0])
+    result = u.apply(images, u.sample(8, (1, 4, 6), generator=random, labels=labels))
+    mirrored = (labels == 1) | (labels == 2)
+    torch.testing.assert_close(result[mirrored], images[mirrored].flip(-1), atol=1e-6, rtol=0)
+    assert torch.equal(result[~mirrored], images[~mirrored])
+
+
+def test_classes_with_equal_deformations_share_a_set():
+    u = apac.PerClass({1: apac.Flip(0.3), 7: apac.Flip(0.3)}, default=apac.Elastic(), classes=10)
+    assert u.sets == (apac.Elastic(), apac.Flip(0.3))
+    assert u.set_of_class == (0, 1, 0, 0, 0, 0, 0, 1, 0, 0)
+
+
+def test_with_one_set_the_draw_is_that_of_the_set_itself(random):
+    from apac.randomness import generator
+
+    u = apac.presets.mnist()
+    alike = apac.PerClass(dict.fromkeys(range(10), u), classes=10)
+    images, labels = torch.rand(5, 1, 28, 28), torch.tensor([0, 3, 9, 3, 1])
+    theta = alike.sample(5, (1, 28, 28), generator=generator(1, "test", 0), labels=labels)
+    plain = u.sample(5, (1, 28, 28), generator=generator(1, "test", 0))
+    assert torch.equal(alike.apply(images, theta), u.apply(images, plain))
+
+
+def test_a_row_of_the_draw_serves_all_images_of_that_class(random):
+    u = apac.PerClass({0: FLIP}, default=STILL, classes=2)
+    theta = u.sample(2, (1, 3, 3), generator=random, labels=torch.tensor([0, 1]))
+    images = torch.rand(4, 1, 3, 3)
+    torch.testing.assert_close(u.apply(images, draws.rows(theta, slice(0, 1))), images.flip(-1), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: apac.PerClass({0: FLIP}, classes=3), "leaves class 1, 2 without a deformation"),
+        (lambda: apac.PerClass({3: FLIP}, default=FLIP, classes=3), "names class 3, but 3 classes run from 0 to 2"),
+        (lambda: apac.PerClass({0: "flip"}, classes=1), "takes class-indistinctive deformations"),
+        (
+            lambda: apac.PerClass({0: apac.PerClass({0: FLIP}, classes=1)}, classes=1),
+            "takes class-indistinctive deformations",
+        ),
+    ],
+)
+def test_a_wrong_per_class_is_refused_in_one_sentence(make, sentence):
+    with pytest.raises(apac.InputError, match=sentence):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        (None, "give sample the labels"),
+        (torch.tensor([0, 1, 2]), "labels must be between 0 and 1"),
+        (torch.tensor([0, 1]), "3 parameters need 3 labels"),
+    ],
+)
+def test_labels_out_of_range_or_missing_are_refused(labels, sentence, random):
+    u = apac.PerClass({0: FLIP}, default=STILL, classes=2)
+    with pytest.raises(apac.InputError, match=sentence):
+        u.sample(3, (1, 3, 3), generator=random, labels=labels)

@@ -1,0 +1,194 @@
+"""What every deformation promises, whatever its kind."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from conftest import KINDS, PER_CLASS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import apac
+from apac.deform import parameters as draws
+from apac.randomness import generator
+
+each_kind = pytest.mark.parametrize("u", KINDS, ids=repr)
+
+
+@each_kind
+def test_sample_fails_without_a_generator(u):
+    with pytest.raises(TypeError, match="generator"):
+        u.sample(3, (1, 8, 8))
+
+
+@each_kind
+def test_apply_is_pure(u, random):
+    images = torch.rand(6, 3, 12, 10, generator=random)
+    theta = u.sample(6, (3, 12, 10), generator=random)
+    kept = images.clone()
+    torch.manual_seed(1)
+    first = u.apply(images, theta)
+    torch.manual_seed(2)
+    assert torch.equal(first, u.apply(images, theta))
+    assert torch.equal(images, kept)
+
+
+@each_kind
+def test_the_draw_depends_on_the_generator_alone(u):
+    torch.manual_seed(1)
+    first = u.sample(5, (3, 8, 8), generator=generator(3, "test", 4))
+    torch.manual_seed(2)
+    again = u.sample(5, (3, 8, 8), generator=generator(3, "test", 4))
+    images = torch.rand(5, 3, 8, 8)
+    assert torch.equal(u.apply(images, first), u.apply(images, again))
+
+
+@each_kind
+@settings(max_examples=15, deadline=None)
+@given(
+    n=st.integers(1, 5),
+    channels=st.integers(1, 4),
+    height=st.integers(1, 33),
+    width=st.integers(1, 33),
+    dtype=st.sampled_from([torch.float16, torch.float32, torch.float64]),
+)
+def test_any_size_channel_count_and_float_type_is_kept(u, n, channels, height, width, dtype):
+    shape = (channels, height, width)
+    random = generator(n, "test", height * width)
+    images = torch.rand(n, *shape, generator=random).to(dtype)
+    result = u.apply(images, u.sample(n, shape, generator=random))
+    assert result.shape == images.shape
+    assert result.dtype == dtype
+    assert result.isfinite().all()
+
+
+@each_kind
+def test_one_draw_for_all_is_the_same_draw_for_each(u, random):
+    images = torch.rand(7, 2, 9, 11, generator=random)
+    for _ in range(5):
+        theta = u.sample(1, (2, 9, 11), generator=random)
+        each = draws.rows(theta, torch.zeros(7, dtype=torch.long))
+        torch.testing.assert_close(u.apply(images, theta), u.apply(images, each), atol=1e-6, rtol=0)
+
+
+@each_kind
+def test_an_image_does_not_depend_on_its_neighbours(u, random):
+    images = torch.rand(8, 1, 12, 12, generator=random)
+    theta = u.sample(8, (1, 12, 12), generator=random)
+    together = u.apply(images, theta)
+    alone = torch.cat([u.apply(images[i : i + 1], draws.rows(theta, slice(i, i + 1))) for i in range(8)])
+    torch.testing.assert_close(together, alone, atol=1e-6, rtol=0)
+
+
+@each_kind
+def test_images_may_lie_in_memory_in_any_order(u, random):
+    images = torch.rand(4, 11, 9, 3, generator=random).permute(0, 3, 1, 2)  # not contiguous
+    theta = u.sample(4, (3, 11, 9), generator=random)
+    torch.testing.assert_close(u.apply(images, theta), u.apply(images.contiguous(), theta), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("u", [*KINDS, PER_CLASS], ids=repr)
+def test_a_deformation_prints_as_the_call_that_makes_it_and_survives_json(u):
+    names = {name: getattr(apac, name) for name in apac.__all__}
+    again = apac.Deformation.from_json(json.loads(json.dumps(u.to_json())))
+    for copy in (eval(repr(u), names), again):
+        assert copy == u
+        assert hash(copy) == hash(u)
+        assert repr(copy) == repr(u)
+
+
+def test_kinds_with_other_values_are_not_equal():
+    assert len(set(KINDS)) == len(KINDS)
+    assert apac.Homography(std=0.1) != apac.Homography(std=0.2)
+
+
+def test_consecutive_geometric_kinds_make_one_resampling(random, monkeypatch):
+    calls = []
+    sample = torch.nn.functional.grid_sample
+    monkeypatch.setattr(torch.nn.functional, "grid_sample", lambda *a, **k: calls.append(1) or sample(*a, **k))
+    images = torch.rand(3, 3, 16, 16)
+
+    def resamplings(*parts: apac.Deformation) -> int:
+        calls.clear()
+        u = apac.Compose(*parts)
+        u.apply(images, u.sample(3, (3, 16, 16), generator=random))
+        return len(calls)
+
+    assert resamplings(apac.Homography(), apac.Elastic(), apac.Thickness()) == 1
+    assert resamplings(*apac.presets.cifar10().parts) == 1
+    assert resamplings(apac.Homography(), apac.Thickness(), apac.Elastic()) == 2  # not neighbours
+    assert resamplings(apac.Homography(), apac.Elastic(outside="edge")) == 2  # another outside
+
+
+def test_the_identity_returns_the_images_themselves(random):
+    images = torch.rand(3, 1, 5, 5)
+    u = apac.Compose()
+    assert torch.equal(u.apply(images, u.sample(3, (1, 5, 5), generator=random)), images)
+
+
+@dataclass(frozen=True)
+class Brighter(apac.Deformation):
+    """A kind of one's own."""
+
+    most: float = 0.5
+
+    def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> Any:
+        return self.most * torch.rand(n, generator=generator)
+
+    def apply(self, images: Tensor, parameters: Any) -> Tensor:
+        return images + parameters[:, None, None, None]
+
+
+def test_a_kind_of_ones_own_needs_sample_and_apply_alone(random):
+    u = apac.Compose(Brighter(0.3), apac.Flip())
+    assert apac.Deformation.from_json(u.to_json()) == u
+    images = torch.zeros(4, 1, 3, 3)
+    result = u.apply(images, u.sample(4, (1, 3, 3), generator=random))
+    assert 0 < result.max() <= 0.3
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: apac.Homography(std=-1), "std of a Homography must be at least 0"),
+        (lambda: apac.Homography(std=float("nan")), "std of a Homography must be at least 0"),
+        (lambda: apac.Homography(outside="wrap"), "background value or"),
+        (lambda: apac.Elastic(sigma=0), "sigma of an Elastic must be above 0"),
+        (lambda: apac.Elastic(alpha=float("inf")), "finite"),
+        (lambda: apac.ScaleShift(scale=(0.5, 2)), "1 <= low <= high"),
+        (lambda: apac.Flip(1.5), "between 0 and 1"),
+        (lambda: apac.Thickness(dilate=0.7, erode=0.7), "at most 1 together"),
+        (lambda: apac.Thickness(size=0), "at least 1 pixel"),
+        (lambda: apac.Color(gamma=(0, 1)), "0 < low <= high"),
+        (lambda: apac.Color(cast=-1), "at least 0"),
+        (lambda: apac.Compose("blur"), "takes deformations"),
+        (lambda: apac.Deformation.from_json({"kind": "Blur"}), "'Blur' is not defined"),
+        (lambda: apac.Deformation.from_json({"kind": "Flip", "chance": 1}), "cannot be made from"),
+        (lambda: apac.Deformation.from_json([]), "an object with a"),
+    ],
+)
+def test_a_wrong_argument_is_refused_in_one_sentence(make, sentence):
+    with pytest.raises(apac.InputError, match=sentence) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("images", "sentence"),
+    [
+        (torch.zeros(3, 28, 28), r"\(N, C, H, W\)"),
+        (torch.zeros(3, 1, 28, 28, dtype=torch.uint8), "floating-point"),
+        (torch.zeros(5, 1, 28, 28), "5 images need 5 parameters, or 1 for all of them, got 3"),
+        (torch.zeros(3, 1, 20, 28), "drawn for images of 28 × 28"),
+    ],
+)
+def test_wrong_images_are_refused_in_one_sentence(images, sentence, random):
+    u = apac.presets.mnist()
+    theta = u.sample(3, (1, 28, 28), generator=random)
+    with pytest.raises(apac.InputError, match=sentence):
+        u.apply(images, theta)
