@@ -1,0 +1,22 @@
+"""The paper's MLPs: three weight layers, 784 → 2500 → 2000 → 10 and 3072 → 4096 → 3072 → 10."""
+
+from torch import nn
+
+
+def mnist_mlp() -> nn.Sequential:
+    return _three_layers(784, 2500, 2000, 10)
+
+
+def cifar10_mlp() -> nn.Sequential:
+    return _three_layers(3072, 4096, 3072, 10)
+
+
+def _three_layers(inputs: int, first: int, second: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(inputs, first),
+        nn.ReLU(),
+        nn.Linear(first, second),
+        nn.ReLU(),
+        nn.Linear(second, outputs),
+    )
