@@ -1,0 +1,1 @@
+"""The rule: how the passes of an image become a decision."""
