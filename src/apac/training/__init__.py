@@ -1,0 +1,1 @@
+"""On-line deformation training."""

@@ -1,0 +1,92 @@
+"""What a training is: everything that decides its outcome, in one frozen dataclass."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from apac import data, models
+from apac.deform import presets
+from apac.deform.base import Deformation
+from apac.deform.per_class import PerClass
+from apac.errors import InputError
+
+FAMILY = {"mnist-5k": "mnist", "mnist": "mnist", "cifar10": "cifar10"}
+PRESET = {"mnist": presets.mnist, "cifar10": presets.cifar10}
+
+# (initial rate, L2 factor) of the paper's training details
+PAPER = {
+    "mnist-cnn": (2**-4, 5e-7),
+    "mnist-mlp": (2**-5, 5e-6),
+    "cifar10-cnn": (2**-8, 5e-7),
+    "cifar10-mlp": (2**-8, 5e-7),
+}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training. What is None becomes the paper's value for the data and the network, so that a configuration
+    always prints, compares and is stored with the values in force."""
+
+    data: str = "mnist-5k"
+    model: str = "cnn"  # "cnn" or "mlp": the paper's network of that kind for the data
+    deformation: Deformation | None = None  # Compose() trains on the original data
+    epochs: int = 100  # the paper: 15,000
+    batch: int = 100
+    rate: float | None = None
+    schedule: Literal["paper", "cosine"] = "paper"  # times 0.9993 an epoch, or half a cosine down to 0 over all epochs
+    momentum: float = 0.9
+    l2: float | None = None  # λ: each step adds λ·w to the gradient of the weights, not of the biases
+    average: float = 0.0  # decay a step of the running mean of the weights (EMA) that is kept; 0 keeps the last weights
+    validation: float = 0.1  # the part of the training images that is held out
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.data not in FAMILY:
+            raise InputError(f"there is no data set {self.data!r}; choose one of {', '.join(data.NAMES)}.")
+        if self.network not in models.BUILDERS:
+            raise InputError(f"there is no model {self.model!r}; choose cnn or mlp.")
+        rate, l2 = PAPER[self.network]
+        given = {"deformation": PRESET[FAMILY[self.data]](), "rate": rate, "l2": l2}
+        for name, value in given.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        if not isinstance(self.deformation, Deformation):
+            raise InputError(f"the deformation must be a Deformation, got {self.deformation!r}.")
+        if isinstance(self.deformation, PerClass) and self.deformation.classes != 10:
+            raise InputError(f"{self.data} has 10 classes, but the PerClass was made for {self.deformation.classes}.")
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        for name, least in (("epochs", 1), ("batch", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        if not 0 < self.rate < math.inf:  # type: ignore[operator]
+            raise InputError(f"the rate must be above 0, got {self.rate}.")
+        for name in ("momentum", "average", "validation"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}.")
+        if not 0 <= self.l2 < math.inf:  # type: ignore[operator]
+            raise InputError(f"l2 must be at least 0, got {self.l2}.")
+        if self.schedule not in ("paper", "cosine"):
+            raise InputError(f'the schedule is "paper" or "cosine", got {self.schedule!r}.')
+
+    @property
+    def network(self) -> str:
+        """The name of the network among the paper's four."""
+        return f"{FAMILY[self.data]}-{self.model}"
+
+    @property
+    def whitened(self) -> bool:
+        """CIFAR-10 is ZCA-whitened, MNIST is not (paper, section 4.2)."""
+        return FAMILY[self.data] == "cifar10"
+
+    def to_json(self) -> dict[str, Any]:
+        form = {f.name: getattr(self, f.name) for f in fields(self)}
+        assert self.deformation is not None
+        return form | {"deformation": self.deformation.to_json()}
+
+    @staticmethod
+    def from_json(form: dict[str, Any]) -> TrainConfig:
+        return TrainConfig(**form | {"deformation": Deformation.from_json(form["deformation"])})

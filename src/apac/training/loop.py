@@ -1,0 +1,167 @@
+"""On-line deformation training: the one visible loop (paper, section 2 and Training details)."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from apac import models
+from apac.deform.base import Deformation
+from apac.deform.per_class import PerClass
+from apac.errors import InputError
+from apac.progress import Progress, silent
+from apac.randomness import generator
+from apac.training.config import TrainConfig
+
+DECAY = 0.9993  # of the rate, an epoch (paper)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What the history keeps of an epoch."""
+
+    epoch: int  # counted from 1
+    rate: float  # at its end
+    loss: float  # mean over its virtual samples
+    validation_error: float | None  # plain, on held-out images; None without any
+    seconds: float  # since the training began, pauses not counted
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class State:
+    """Everything that changes while training; a checkpoint is a State on disk."""
+
+    network: nn.Module
+    averaged: nn.Module | None  # the running mean of the weights
+    optimizer: torch.optim.SGD
+    step: int = 0
+    loss_sum: float = 0.0  # over the steps of the epoch under way
+    seconds: float = 0.0
+    history: list[Epoch] = field(default_factory=list)
+
+    @property
+    def result(self) -> nn.Module:
+        """The network that the training is for."""
+        return self.averaged or self.network
+
+
+def begin(config: TrainConfig) -> State:
+    """The state before the first step."""
+    network = models.build(config.network, generator=generator(config.seed, "initial weights", 0))
+    weights = [p for p in network.parameters() if p.ndim > 1]
+    biases = [p for p in network.parameters() if p.ndim == 1]
+    assert config.rate is not None
+    groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": config.l2}, {"params": biases}]
+    optimizer = torch.optim.SGD(
+        groups,
+        lr=config.rate,
+        momentum=config.momentum,
+        fused=True,
+    )
+    return State(network, copy.deepcopy(network) if config.average else None, optimizer)
+
+
+def advance(
+    state: State,
+    config: TrainConfig,
+    images: Tensor,
+    labels: Tensor,
+    held_out: tuple[Tensor, Tensor],
+    *,
+    after_step: Callable[[State, bool], None] = lambda state, epoch_ended: None,
+    progress: Progress = silent,
+) -> None:
+    """Train from wherever the state is to the last epoch. Images (N, C, H, W) are normalised, labels (N,) int64.
+
+    `after_step` is called when a step is complete; it may save the state, or raise to stop.
+    """
+    # An epoch is as many steps as process N virtual samples.
+    steps = math.ceil(len(images) / config.batch)
+    total = steps * config.epochs
+    began = time.monotonic() - state.seconds
+    while state.step < total:
+        rate = rate_at(config, state.step, steps)
+        for group in state.optimizer.param_groups:
+            group["lr"] = rate
+
+        # Indices with replacement and a fresh Θ for every virtual sample, which is used once.
+        random = generator(config.seed, "training step", state.step)
+        index = torch.randint(len(images), (config.batch,), generator=random)
+        originals, targets = images[index], labels[index]
+        assert config.deformation is not None
+        virtual = deform(config.deformation, originals, targets, random)
+
+        loss = functional.cross_entropy(state.network(virtual), targets)
+        state.optimizer.zero_grad()
+        loss.backward()
+        state.optimizer.step()
+        state.step += 1
+        if state.averaged is not None:
+            _follow(state.averaged, state.network, config.average, state.step)
+
+        state.loss_sum += loss.item()
+        state.seconds = time.monotonic() - began
+        if not math.isfinite(state.loss_sum):
+            raise InputError(
+                f"training diverged in step {state.step} (the loss is not finite); try a rate below {config.rate:g}."
+            )
+        epoch_ended = state.step % steps == 0
+        if epoch_ended:
+            error = plain_error(state.result, *held_out) if len(held_out[0]) else None
+            mean_loss, state.loss_sum = state.loss_sum / steps, 0.0
+            state.seconds = time.monotonic() - began
+            state.history.append(Epoch(state.step // steps, rate, mean_loss, error, state.seconds))
+        progress("training", state.step * config.batch, total * config.batch, _note(state, config))
+        after_step(state, epoch_ended)
+
+
+def rate_at(config: TrainConfig, step: int, steps: int) -> float:
+    """The learning rate of a step, with so many steps an epoch."""
+    assert config.rate is not None
+    if config.schedule == "paper":
+        return config.rate * DECAY ** (step // steps)
+    return config.rate * 0.5 * (1 + math.cos(math.pi * step / (steps * config.epochs)))
+
+
+def deform(deformation: Deformation, originals: Tensor, labels: Tensor, random: torch.Generator) -> Tensor:
+    """One virtual sample of each original; class-distinctive deformation goes by the labels."""
+    _, channels, height, width = originals.shape
+    n, shape = len(originals), (channels, height, width)
+    if isinstance(deformation, PerClass):
+        theta: Any = deformation.sample(n, shape, generator=random, labels=labels)
+    else:
+        theta = deformation.sample(n, shape, generator=random)
+    return deformation.apply(originals, theta).contiguous(memory_format=torch.channels_last)
+
+
+@torch.no_grad()
+def plain_error(network: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """The share of images that one pass of the undeformed image gets wrong."""
+    guesses = torch.cat([network(part).argmax(dim=1) for part in images.split(500)])
+    return int((guesses != labels).sum()) / len(labels)
+
+
+@torch.no_grad()
+def _follow(averaged: nn.Module, network: nn.Module, decay: float, step: int) -> None:
+    # A short memory at first, or the initial weights would weigh on the mean for long.
+    weight = 1 - min(decay, (1 + step) / (10 + step))
+    torch._foreach_lerp_(list(averaged.parameters()), list(network.parameters()), weight)
+
+
+def _note(state: State, config: TrainConfig) -> str:
+    if not state.history:
+        return f"epoch 1/{config.epochs}"
+    last = state.history[-1]
+    error = "" if last.validation_error is None else f", validation error {last.validation_error:.2%}"
+    return f"epoch {last.epoch}/{config.epochs}, rate {last.rate:.2g}, loss {last.loss:.4f}{error}"

@@ -1,0 +1,86 @@
+"""A training can be killed at any moment and goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import apac
+from apac.training import checkpoint, loop
+from apac.training.config import TrainConfig
+
+CONFIG = TrainConfig("mnist-5k", "cnn", epochs=3, batch=20, average=0.9, seed=2)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("model", ["cnn", "mlp"])
+@pytest.mark.parametrize("step", [1, 5, 7, 14])
+def test_a_training_resumed_from_any_step_equals_the_uninterrupted_one(model, step, digits, tmp_path):
+    config = replace(CONFIG, model=model)
+    part = digits[0][:90], digits[1][:90]
+    held = digits[0][100:130], digits[1][100:130]
+    whole = loop.begin(config)
+    loop.advance(whole, config, *part, held)
+
+    def kill(state: loop.State, epoch_ended: bool) -> None:
+        if state.step == step:
+            checkpoint.save(tmp_path / "c", state)
+            raise Killed
+
+    state = loop.begin(config)
+    with pytest.raises(Killed):
+        loop.advance(state, config, *part, held, after_step=kill)
+    resumed = loop.begin(config)
+    checkpoint.restore(tmp_path / "c", resumed)
+    assert resumed.step == step
+    loop.advance(resumed, config, *part, held)
+
+    for name, tensor in state_tensors(whole).items():
+        assert torch.equal(tensor, state_tensors(resumed)[name]), name
+    assert [(e.epoch, e.rate, e.loss, e.validation_error) for e in whole.history] == [
+        (e.epoch, e.rate, e.loss, e.validation_error) for e in resumed.history
+    ]
+
+
+def state_tensors(state: loop.State) -> dict[str, Tensor]:
+    tensors = {f"network.{name}": t for name, t in state.network.state_dict().items()}
+    tensors |= {f"averaged.{name}": t for name, t in state.averaged.state_dict().items()}
+    momentum = (state.optimizer.state[p]["momentum_buffer"] for p in state.network.parameters())
+    return tensors | {f"momentum.{number}": t for number, t in enumerate(momentum)}
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path):
+    checkpoint.save(tmp_path / "c", loop.begin(CONFIG))
+    with pytest.raises(apac.InputError, match="is not a checkpoint of this training"):
+        checkpoint.restore(tmp_path / "c", loop.begin(replace(CONFIG, model="mlp")))
+
+
+def test_a_truncated_checkpoint_is_refused(tmp_path):
+    checkpoint.save(tmp_path / "c", loop.begin(CONFIG))
+    data = (tmp_path / "c").read_bytes()
+    (tmp_path / "c").write_bytes(data[: len(data) // 2])
+    with pytest.raises(apac.InputError, match="damaged or truncated"):
+        checkpoint.restore(tmp_path / "c", loop.begin(CONFIG))
+
+
+def test_a_signal_asks_to_stop_and_the_handlers_come_back():
+    import os
+    import signal
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with checkpoint.stop_on_signal() as stop:
+            assert not stop.asked
+            os.kill(os.getpid(), number)
+            assert stop.asked
+    with checkpoint.stop_on_signal() as stop, pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.asked
+        os.kill(os.getpid(), signal.SIGINT)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
