@@ -1,0 +1,144 @@
+"""Error against M, by product and by sum, top-2, and which images changed. One network evaluation serves all."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from apac.classify.classifier import Classifier
+from apac.classify.decision import rank
+from apac.classify.scores import Scores
+from apac.errors import InputError
+from apac.progress import Progress, silent
+
+
+@dataclass(frozen=True)
+class Row:
+    """The errors after M passes, as shares of the images."""
+
+    passes: int
+    product: float  # the paper's rule
+    sum: float  # summation of softmaxes instead
+    top2: float  # by product: the truth is not among the two best
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What APAC and the plain prediction do on a labelled set. Indices count within the set."""
+
+    images: int
+    seed: int
+    plain: float  # error of the plain prediction
+    plain_top2: float
+    rows: tuple[Row, ...]  # by growing M; none if only the plain prediction was asked for
+    corrected: tuple[int, ...]  # wrong by the plain prediction, right by APAC with the largest M
+    spoiled: tuple[int, ...]  # right by the plain prediction, wrong by APAC
+    wrong: tuple[int, ...]  # wrong by APAC with the largest M, or by the plain prediction where there is no row
+    mcnemar: float  # p-value: the chance of so uneven a split of the changed images if neither rule were better
+    scores: Scores | None  # after the largest M
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the scores."""
+        form = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("scores", "rows")}
+        return form | {"rows": [asdict(row) for row in self.rows]}
+
+    def to_csv(self) -> str:
+        """One line for the plain prediction and one for each M."""
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(["rule", "passes", "product_error", "sum_error", "top2_error"])
+        table.writerow(["plain", 1, self.plain, self.plain, self.plain_top2])
+        table.writerows(["apac", row.passes, row.product, row.sum, row.top2] for row in self.rows)
+        return text.getvalue()
+
+
+def evaluate(
+    classifier: Classifier,
+    images: Tensor,
+    labels: Tensor,
+    passes: Sequence[int] = (1, 4, 16, 64, 256),
+    *,
+    progress: Progress = silent,
+) -> Evaluation:
+    """Decide normalised images (N, C, H, W) with labels (N,) by the plain prediction and by APAC at each of `passes`.
+
+    The classifier's own rule is not used: its passes are summed once, up to the largest M.
+    """
+    marks = _check(images, labels, passes)
+    plain = classifier.plain(images)
+    classes = plain.shape[1]
+    if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise InputError(
+            f"labels must be between 0 and {classes - 1}, the network's {classes} classes, "
+            f"got {int(labels.min())} to {int(labels.max())}."
+        )
+    scores: Scores | None = None
+    rows = []
+    for mark in marks:
+        done = 0 if scores is None else scores.passes
+        further = classifier.score(images, done, mark, progress=_after(done, marks[-1], progress))
+        scores = further if scores is None else scores.merge(further)
+        by_product = rank(scores.log_mean)
+        rows.append(
+            Row(
+                mark,
+                product=_error(by_product[:, :1], labels),
+                sum=_error(rank(scores.probability_mean)[:, :1], labels),
+                top2=_error(by_product[:, :2], labels),
+            )
+        )
+    before = rank(plain)[:, 0] == labels
+    after = before if scores is None else rank(scores.log_mean)[:, 0] == labels
+    corrected, spoiled = _places(after & ~before), _places(before & ~after)
+    return Evaluation(
+        images=len(images),
+        seed=classifier.seed,
+        plain=_error(rank(plain)[:, :1], labels),
+        plain_top2=_error(rank(plain)[:, :2], labels),
+        rows=tuple(rows),
+        corrected=corrected,
+        spoiled=spoiled,
+        wrong=_places(~after),
+        mcnemar=mcnemar(len(corrected), len(spoiled)),
+        scores=scores,
+    )
+
+
+def mcnemar(corrected: int, spoiled: int) -> float:
+    """The exact two-sided McNemar test: a fair coin for each image whose correctness changed."""
+    changed = corrected + spoiled
+    tail = sum(math.comb(changed, k) for k in range(min(corrected, spoiled) + 1))
+    return min(1.0, 2 * tail / (1 << changed))
+
+
+def _check(images: Tensor, labels: Tensor, passes: Sequence[int]) -> list[int]:
+    if labels.ndim != 1 or len(labels) != len(images) or labels.is_floating_point():
+        raise InputError(
+            f"{len(images)} images need {len(images)} whole-number labels, got {labels.dtype} {tuple(labels.shape)}."
+        )
+    if not len(images):
+        raise InputError("there are no images to evaluate.")
+    for m in passes:
+        if m < 1:
+            raise InputError(f"the number of passes M must be at least 1, got {m}.")
+    return sorted(set(passes))
+
+
+def _after(before: int, total: int, progress: Progress) -> Progress:
+    """The progress of a part of the passes as that of all of them."""
+    return lambda task, done, _, note="": progress(task, before + done, total, note)
+
+
+def _error(guesses: Tensor, labels: Tensor) -> float:
+    """The share of images with the label among none of the guesses (N, k)."""
+    return int((guesses != labels[:, None]).all(dim=1).sum()) / len(labels)
+
+
+def _places(mask: Tensor) -> tuple[int, ...]:
+    return tuple(mask.nonzero()[:, 0].tolist())

@@ -1,0 +1,78 @@
+"""What people see: tables, and progress as a bar on a terminal or as plain lines otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from apac.paper.table import Table
+from apac.progress import Progress
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+@contextmanager
+def watched() -> Iterator[Progress]:
+    """A progress watcher that writes to the standard error stream, so that output stays clean for pipes."""
+    if not sys.stderr.isatty():
+        yield Lines()
+        return
+    from rich import progress as rich_progress
+    from rich.console import Console
+
+    bar = rich_progress.Progress(
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(bar_width=24),
+        rich_progress.TaskProgressColumn(),
+        rich_progress.TextColumn("{task.fields[speed]}"),
+        rich_progress.TimeRemainingColumn(compact=True),
+        rich_progress.TextColumn("[dim]{task.fields[note]}"),
+        console=Console(stderr=True),
+        refresh_per_second=4,
+    )
+    tasks: dict[str, rich_progress.TaskID] = {}
+
+    def show(task: str, done: int, total: int, note: str = "") -> None:
+        if task not in tasks:
+            tasks[task] = bar.add_task(task, total=total, note=note, speed="")
+        row = bar._tasks[tasks[task]]
+        bar.update(tasks[task], completed=done, total=total, note=note, speed=f"{row.speed or 0:,.0f}/s")
+
+    with bar:
+        yield show
+
+
+class Lines:
+    """A line when a task begins, every few seconds, and when it is done."""
+
+    def __init__(self) -> None:
+        self.began: dict[str, tuple[float, int]] = {}  # task → when, and at what count it began
+        self.printed = 0.0
+
+    def __call__(self, task: str, done: int, total: int, note: str = "") -> None:
+        now = time.monotonic()
+        first = task not in self.began
+        if first:
+            self.began[task] = (now, done)
+        if not (first or done >= total or now - self.printed >= SECONDS_BETWEEN_LINES):
+            return
+        self.printed = now
+        since, at_first = self.began[task]
+        speed = (done - at_first) / max(now - since, 1e-9)
+        left = f", {(total - done) / speed:.0f} s left" if done < total and done > at_first else ""
+        share = f"{100 * done // max(total, 1)} %"
+        print(f"{task}: {share}{left}{', ' + note if note else ''}", file=sys.stderr, flush=True)
+
+
+def print_table(table: Table) -> None:
+    from rich.console import Console
+    from rich.table import Table as Drawn
+
+    drawn = Drawn(title=table.title, title_justify="left")
+    for number, name in enumerate(table.columns):
+        drawn.add_column(name, justify="right" if any(row[number][:1].isdigit() for row in table.rows) else "left")
+    for row in table.rows:
+        drawn.add_row(*row)
+    Console().print(drawn)
