@@ -1,0 +1,25 @@
+"""What a data set is to the rest of the package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Labelled images, as the pixels that the source gives: no scaling, no whitening."""
+
+    name: str
+    train_images: Tensor  # (N, C, H, W) uint8
+    train_labels: Tensor  # (N,) int64
+    test_images: Tensor  # (N', C, H, W) uint8
+    test_labels: Tensor  # (N',) int64
+    classes: tuple[str, ...]
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        channels, height, width = self.train_images.shape[1:]
+        return channels, height, width

