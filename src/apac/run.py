@@ -126,8 +126,7 @@ def train(
 def load(folder: str | os.PathLike[str]) -> Run:
     """The run that a training left in a folder."""
     folder = Path(folder)
-    form = _read_form(folder)
-    config = TrainConfig.from_json(form["config"])
+    form, config = _read_form(folder)
     if not form["complete"]:
         raise InputError(f"the training in {folder} is not finished; go on with it: apac train --resume --out {folder}")
     tensors, _ = read_tensors(folder / "weights.safetensors")
@@ -156,7 +155,7 @@ def load(folder: str | os.PathLike[str]) -> Run:
 
 def stored_config(folder: Path) -> TrainConfig:
     """The configuration of a run, finished or not."""
-    return TrainConfig.from_json(_read_form(folder)["config"])
+    return _read_form(folder)[1]
 
 
 def _claim(folder: Path, config: TrainConfig, *, resume: bool, overwrite: bool) -> None:
@@ -181,7 +180,7 @@ def _claim(folder: Path, config: TrainConfig, *, resume: bool, overwrite: bool) 
 
 
 def _complete(folder: Path) -> bool:
-    return bool(_read_form(folder)["complete"])
+    return bool(_read_form(folder)[0]["complete"])
 
 
 def _advance_on_disk(folder: Path, arguments: Any, progress: Progress) -> None:
@@ -217,26 +216,29 @@ def _save(run: Run, folder: Path) -> None:
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
 
 
-def _read_form(folder: Path) -> dict[str, Any]:
-    if not (folder / "run.json").exists():
+def _read_form(folder: Path) -> tuple[dict[str, Any], TrainConfig]:
+    """What run.json says, and the configuration in it."""
+    path = folder / "run.json"
+    if not path.exists():
         raise InputError(
             f"{folder} holds no run (there is no run.json in it); make one with: apac train --out {folder}"
         )
-    form = read_json(folder / "run.json")
-    if not isinstance(form, dict) or form.get("format") != FORMAT:
-        found = form.get("format") if isinstance(form, dict) else None
+    form = read_json(path)
+    found = form.get("format") if isinstance(form, dict) else None
+    if found != FORMAT:
         raise InputError(
             f"the run in {folder} was made by another version of apac (format {found}, this one reads {FORMAT}); "
             f"train it again, or use that version."
         )
-    needed = {"complete", "config"} | (
-        {"normalisation", "classes", "image_shape", "history", "versions"} if form.get("complete") else set()
-    )
-    if not needed <= form.keys():
-        raise InputError(
-            f"{folder / 'run.json'} is damaged ({', '.join(sorted(needed - form.keys()))} missing); train it again."
-        )
-    return form
+    needed = {"complete", "config"}
+    if form.get("complete"):
+        needed |= {"normalisation", "classes", "image_shape", "history", "versions"}
+    try:
+        if not needed <= form.keys():
+            raise KeyError(*(needed - form.keys()))
+        return form, TrainConfig.from_json(form["config"])
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path} is damaged ({error}); train it again with --overwrite.") from error
 
 
 def _versions() -> dict[str, str]:

@@ -7,12 +7,12 @@ import gc
 import numpy as np
 import pytest
 import torch
-from conftest import PER_CLASS
 from torch import Tensor, nn
 
 import apac
 from apac import models
 from apac.randomness import generator
+from conftest import PER_CLASS
 
 U = apac.presets.mnist()
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import KINDS, PER_CLASS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -16,6 +15,7 @@ from torch import Tensor
 import apac
 from apac.deform import parameters as draws
 from apac.randomness import generator
+from conftest import KINDS, PER_CLASS
 
 each_kind = pytest.mark.parametrize("u", KINDS, ids=repr)
 

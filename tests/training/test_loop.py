@@ -124,7 +124,7 @@ def test_training_lowers_the_loss(part):
 
 
 def test_a_training_that_diverges_says_so(part):
-    with pytest.raises(apac.InputError, match="training diverged in step .*; try a rate below 1e\\+06"):
+    with pytest.raises(apac.InputError, match=r"training diverged in step .*; try a rate below 1e\+06"):
         train(replace(CONFIG, rate=1e6), part)
 
 

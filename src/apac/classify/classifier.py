@@ -75,7 +75,7 @@ class Classifier:
                 for log_probabilities in self._block(images, block):  # (N, K) of one pass
                     scores = scores or Scores.zero(*log_probabilities.shape)
                     scores = scores.add(log_probabilities)
-                progress("passes", block.stop - start, stop - start)
+                progress("deciding", block.stop - start, stop - start)
         assert scores is not None
         return scores
 

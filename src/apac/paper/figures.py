@@ -71,19 +71,18 @@ def misclassified(
     shown = evaluation.wrong[:most]
     columns = min(8, max(1, len(shown)))
     lines = max(1, math.ceil(len(shown) / columns))
-    figure = Figure(figsize=(columns * 1.15, lines * 1.15 + 0.1), layout="constrained")
+    figure = Figure(figsize=(columns * 1.25, lines + 0.1), layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False)
     for place in axes.flat:
         place.axis("off")
     # What the rule ranks, as probabilities: the normalised geometric mean of the softmaxes.
     shares = evaluation.scores.log_mean.softmax(dim=1)
     for place, index in zip(axes.flat, shown, strict=False):
+        truth = int(labels[index])
         place.axis("on")
         _image(place, images[index])
-        place.text(
-            0.04, 0.96, classes[int(labels[index])], transform=place.transAxes, va="top", color="#ffd34d", fontsize=11
-        )
-        _top_two(place, shares[index], classes, int(labels[index]))
+        place.text(0.04, 0.96, classes[truth], transform=place.transAxes, va="top", color="#ffd34d", fontsize=11)
+        _top_two(place, shares[index], classes, truth)
     if not shown:
         axes[0, 0].text(0.5, 0.5, "none", ha="center")
     return _png(figure)
@@ -92,33 +91,31 @@ def misclassified(
 def corrected(images: Tensor, labels: Tensor, classifier: Classifier, shown: Tensor, classes: Sequence[str]) -> bytes:
     """How one image is decided, images (1, C, H, W) as the network takes them and `shown` (1, C, H, W) in [0, 1]:
     the plain prediction above; virtual samples, what the network says of each, and their mean log-probability below."""
-    samples, truth = 7, int(labels[0])
+    samples, truth = 6, int(labels[0])
     shape = (images.shape[1], images.shape[2], images.shape[3])
-    figure = Figure(figsize=(9.6, 3.6), layout="constrained")
-    axes = figure.subplots(2, samples + 2, width_ratios=[1] * samples + [0.35, 3])
-    for place in axes[:, : samples + 1].flat:
+    figure = Figure(figsize=(11, 3.9), layout="constrained")
+    axes = figure.subplots(2, samples + 1, width_ratios=[1] * samples + [2.6])
+    for place in axes[0, 1:samples]:
         place.axis("off")
 
-    axes[0, 0].axis("on")
-    _image(axes[0, 0], shown[0])
     plain = classifier.plain(images)[0]
+    _image(axes[0, 0], shown[0])
     _top_two(axes[0, 0], plain.exp(), classes, truth)
     axes[0, 0].set_title("the image", fontsize=9)
-    axes[0, samples // 2].text(0.5, 0.5, "plain: one pass of the image itself", ha="center", va="center", fontsize=10)
     _bars(axes[0, -1], plain, classes, truth, "log-probability")
+    for line, text in ((0, "plain: one pass of the image itself"), (1, "APAC: many passes, each of a virtual sample")):
+        label = axes[line, 0].text(0, 1.32, text, transform=axes[line, 0].transAxes, fontsize=11)
+        label.set_in_layout(False)
 
     for m in range(samples):
         theta = classifier.deformation.sample(1, shape, generator=generator(classifier.seed, "pass", m))
-        place = axes[1, m]
-        place.axis("on")
-        _image(place, classifier.deformation.apply(shown, theta)[0])
-        _top_two(place, classifier.plain(classifier.deformation.apply(images, theta))[0].exp(), classes, truth)
-        place.set_title(f"pass {m + 1}", fontsize=9)
-    axes[1, samples].text(0.5, 0.5, "…", ha="center", va="center", fontsize=14)
+        _image(axes[1, m], classifier.deformation.apply(shown, theta)[0])
+        said = classifier.plain(classifier.deformation.apply(images, theta))[0]
+        _top_two(axes[1, m], said.exp(), classes, truth)
+        axes[1, m].set_title(f"pass {m + 1}", fontsize=9)
     decision = classifier.decide(images)
-    _bars(
-        axes[1, -1], decision.log_scores[0], classes, truth, f"mean log-probability, {int(decision.passes[0]):,} passes"
-    )
+    title = f"mean log-probability of {int(decision.passes[0]):,} passes"
+    _bars(axes[1, -1], decision.log_scores[0], classes, truth, title)
     return _png(figure)
 
 
@@ -154,13 +151,14 @@ def _image(axes: Any, image: Tensor) -> None:
 
 
 def _top_two(axes: Any, shares: Tensor, classes: Sequence[str], truth: int) -> None:
-    """Bars of the two most probable classes along the right edge of an image."""
-    inset = axes.inset_axes((0.62, 0.0, 0.38, 0.42))
+    """Bars of the two most probable classes beside an image, as high as it is for probability 1; blue is the truth."""
+    inset = axes.inset_axes((1.04, 0.0, 0.3, 1.0))
     values, best = shares.topk(2)
     inset.bar([0, 1], values.tolist(), color=[APAC if int(c) == truth else PLAIN for c in best])
     inset.set(ylim=(0, 1), xlim=(-0.6, 1.6), yticks=[], xticks=[0, 1])
-    inset.set_xticklabels([classes[int(c)] for c in best], fontsize=6)
+    inset.set_xticklabels([classes[int(c)] for c in best], fontsize=7)
     inset.tick_params(length=0, pad=1)
+    inset.spines[:].set(color="#bbbbbb", linewidth=0.6)
 
 
 def _bars(axes: Any, log_scores: Tensor, classes: Sequence[str], truth: int, title: str) -> None:

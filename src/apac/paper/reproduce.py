@@ -92,8 +92,8 @@ def _draw(result: Result) -> dict[str, tuple[bytes, str, str]]:
                 run.normalise(dataset.test_images[chosen]), labels[chosen], run.classifier(), pixels[chosen], classes
             ),
             "How APAC decides",
-            "A test image that the plain prediction gets wrong and APAC gets right. Bars in an image: its two most "
-            "probable classes, blue for the truth. Most virtual samples speak for the true class, and the mean of the "
+            "A test image that the plain prediction gets wrong and APAC gets right. Bars beside an image: its two "
+            "most probable classes, blue for the truth. Most virtual samples speak for the true class, and the mean of the "
             "log-probabilities hears all of them.",
         )
     found["error-against-m"] = (

@@ -1,0 +1,5 @@
+"""python -m apac"""
+
+from apac.cli import main
+
+main()

@@ -1,0 +1,244 @@
+"""The command as people use it: what it prints, what it writes, and one sentence for what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+import apac
+from apac import cli, data
+
+SHORT = ["--epochs", "1", "--batch", "400"]
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def refusal(*arguments: object) -> str:
+    """The one sentence on the error stream; nothing on the other, and status 2."""
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert not isinstance(result.exception, apac.InputError)
+    assert result.stdout == ""
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("apac: ")
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "cnn"
+    result = call("train", "--out", folder, "--epochs", 2, "--batch", 50, "--schedule", "cosine")
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture(scope="module")
+def digit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A test digit as a person would have it: large, dark on white, PNG."""
+    dataset = data.load("mnist-5k")
+    index = int((dataset.test_labels == 0).nonzero()[0])
+    pixels = Image.fromarray(255 - dataset.test_images[index, 0].numpy()).resize((180, 180), Image.Resampling.BICUBIC)
+    canvas = Image.new("L", (300, 260), 255)
+    canvas.paste(pixels, (60, 30))
+    path = tmp_path_factory.mktemp("images") / "digit.png"
+    canvas.save(path)
+    return path, "0"
+
+
+@pytest.mark.parametrize(
+    "command", [(), ("train",), ("evaluate",), ("classify",), ("reproduce",), ("data", "fetch"), ("data", "path")]
+)
+def test_every_command_has_help_with_an_example(command):
+    result = call(*command, "--help")
+    assert result.exit_code == 0
+    assert re.search(r"(Example|first look).*apac " + " ".join(command), re.sub(r"\s+", " ", result.stdout))
+
+
+def test_train_says_what_came_out_and_what_to_do_next(run, tmp_path):
+    result = call("train", "--out", tmp_path / "run", *SHORT, "--plain", "--model", "mlp", "--seed", 3)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"mnist-mlp, 1 epochs in \d+ s, loss \d", result.stdout)
+    assert "next: apac evaluate" in result.stdout
+    config = apac.load(tmp_path / "run").config
+    assert (config.deformation, config.seed, config.batch) == (apac.Compose(), 3, 400)
+
+
+def test_train_without_a_terminal_shows_progress_as_lines(tmp_path):
+    result = call("train", "--out", tmp_path / "run", *SHORT)
+    assert re.search(r"training: 100 %, epoch 1/1, rate 0.062, loss \d.*, validation error \d+\.\d+%", result.stderr)
+
+
+def test_evaluate_prints_the_table_and_writes_json_and_csv(run):
+    result = call("evaluate", run, "--passes", "4,1")
+    assert result.exit_code == 0, result.output
+    form = json.loads((run / "evaluation.json").read_text())
+    lines = list(csv.DictReader((run / "evaluation.csv").read_text().splitlines()))
+    assert [row["passes"] for row in form["rows"]] == [1, 4]
+    assert form["images"] == 1000
+    assert [float(line["product_error"]) for line in lines] == [
+        form["plain"],
+        *(row["product"] for row in form["rows"]),
+    ]
+    for share in (form["plain"], form["rows"][1]["product"], form["rows"][1]["top2"]):
+        assert f"{100 * share:.2f} %" in result.stdout
+    assert f"corrected {len(form['corrected'])} and spoiled {len(form['spoiled'])}" in result.stdout
+
+
+def test_classify_reads_a_persons_image_and_says_what_it_did(run, digit):
+    path, label = digit
+    result = call("classify", run, path, "--passes", 32)
+    assert result.exit_code == 0, result.output
+    assert re.search(
+        rf"{re.escape(str(path))}: {label}  \(mean log-probability -\d+\.\d{{4}} ± \d\.\d{{4}}, 32 passes\)",
+        result.stdout,
+    )
+    assert "inverted" in result.stdout
+    assert "resized from 300 × 260" in result.stdout
+
+
+def test_classify_prints_json_for_machines(run, digit):
+    path, label = digit
+    answers = json.loads(call("classify", run, path, path, "--passes", 16, "--json").stdout)
+    assert len(answers) == 2
+    assert answers[0]["label"] == label
+    assert answers[0]["passes"] == 16
+    assert answers[0]["standard_error"] > 0
+    assert answers[0]["mean_log_probability"] == max(answers[0]["log_scores"].values())
+    assert answers[0] == answers[1]
+    single = json.loads(call("classify", run, path, "--passes", 1, "--json").stdout)
+    assert single[0]["standard_error"] is None
+
+
+def test_classify_decides_the_good_images_and_names_the_bad_one(run, digit, tmp_path):
+    (tmp_path / "empty.png").touch()
+    result = call("classify", run, tmp_path / "empty.png", digit[0], "--passes", 4)
+    assert result.exit_code == 2
+    assert str(digit[0]) in result.stdout
+    assert re.fullmatch(r"apac: .*empty.png is empty.*", result.stderr.strip())
+
+
+def test_reproduce_writes_a_report_that_stands_alone(tmp_path, monkeypatch):
+    from dataclasses import replace
+
+    from apac.paper import recipes
+
+    recipe = recipes.RECIPES["mnist-5k-mlp"]
+    short = replace(recipe, deformed=replace(recipe.deformed, epochs=1, batch=400), passes=(1, 4))
+    monkeypatch.setitem(recipes.RECIPES, "mnist-5k-mlp", short)
+    out = tmp_path / "report"
+    result = call("reproduce", "mnist-5k-mlp", "--out", out)
+    assert result.exit_code == 0, result.output
+    page = (out / "report.html").read_text()
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    form = json.loads((out / "results.json").read_text())
+    for name in ("deformed", "original"):
+        assert f"{100 * form[name]['evaluation']['plain']:.2f} %" in page
+        assert f"{100 * form[name]['evaluation']['plain']:.2f} %" in result.stdout
+    assert form["original"]["config"]["deformation"] == {"kind": "Compose", "parts": []}
+    for name in ("error-against-m", "deformed-samples", "misclassified", "first-layer-weights"):
+        with Image.open(out / f"{name}.png") as picture:
+            assert np.asarray(picture.convert("L")).std() > 5
+    assert page.count("data:image/png") == len(list(out.glob("*.png")))
+
+    assert "already holds a report" in refusal("reproduce", "mnist-5k-mlp", "--out", out)
+    before = (out / "runs" / "deformed" / "weights.safetensors").stat().st_mtime_ns
+    assert call("reproduce", "mnist-5k-mlp", "--out", out, "--resume").exit_code == 0
+    assert (out / "runs" / "deformed" / "weights.safetensors").stat().st_mtime_ns == before
+
+
+def test_data_path_follows_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("APAC_DATA", str(tmp_path))
+    assert call("data", "path").stdout.strip() == str(tmp_path)
+
+
+def picture(path: Path, mode: str, size: tuple[int, int], **options: object) -> Path:
+    Image.new(mode, size).save(path, **options)
+    return path
+
+
+def animated(path: Path) -> Path:
+    frames = [Image.new("L", (30, 30), shade) for shade in (0, 255)]
+    frames[0].save(path, save_all=True, append_images=frames[1:])
+    return path
+
+
+def text(path: Path) -> Path:
+    path.write_text("seven")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda folder: folder / "none.png", "no file"),
+        (lambda folder: folder, "is a folder"),
+        (lambda folder: text(folder / "seven.png"), "cannot be read as an image"),
+        (lambda folder: animated(folder / "two.gif"), "has 2 frames"),
+        (lambda folder: picture(folder / "big.png", "1", (8000, 8000)), "more than 50 megapixels"),
+        (lambda folder: picture(folder / "blank.png", "L", (40, 40)), "is blank"),
+        (lambda folder: picture(folder / "float.tiff", "F", (40, 40)), "pixels of the kind 'F'"),
+    ],
+)
+def test_a_bad_image_is_refused_in_one_sentence(run, tmp_path, make, sentence):
+    assert sentence in refusal("classify", run, make(tmp_path), "--passes", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "--data", "svhn", "--out", "OUT"], "there is no data set 'svhn'"),
+        (["train", "--model", "rnn", "--out", "OUT"], "there is no model 'rnn'"),
+        (["train", "--epochs", 0, "--out", "OUT"], "epochs must be at least 1"),
+        (["train", "--out", "RUN"], "already holds a run"),
+        (["train", "--out", "RUN", "--resume", "--epochs", 9], "holds a run of another configuration"),
+        (["train", "--out", "OUT", "--resume"], "holds no run"),
+        (["evaluate", "OUT"], "holds no run"),
+        (["evaluate", "RUN", "--passes", "0,4"], "M must be at least 1"),
+        (["evaluate", "RUN", "--passes", "four"], "whole numbers separated by commas"),
+        (["classify", "OUT", "x.png"], "holds no run"),
+        (["classify", "RUN", "x.png", "--passes", 0], "M must be at least 1"),
+        (["reproduce", "imagenet", "--out", "OUT"], "there is no recipe 'imagenet'; choose one of mnist-5k-cnn"),
+        (["data", "fetch", "svhn"], "no data set 'svhn'"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_sentence_and_write_nothing(run, tmp_path, arguments, sentence):
+    before = sorted(run.iterdir())
+    assert sentence in refusal(*({"OUT": tmp_path / "out", "RUN": run}.get(a, a) for a in arguments))
+    assert not (tmp_path / "out").exists()
+    assert sorted(run.iterdir()) == before
+
+
+def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(tmp_path):
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "apac", "train", "--out", str(out), "--epochs", "40", "--batch", "100"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:  # wait until it trains
+        if line.startswith("training"):
+            break
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert stdout == ""
+    last = stderr.strip().splitlines()[-1]
+    assert re.fullmatch(
+        rf"apac: stopped in epoch \d+ of 40, and nothing is lost; go on with: apac train --resume --out {re.escape(str(out))}",
+        last,
+    )
+    assert "Traceback" not in stderr
+    assert sorted(path.name for path in out.iterdir()) == ["checkpoint.safetensors", "run.json"]
+    assert "is not finished" in refusal("evaluate", out)
