@@ -235,10 +235,8 @@ def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(tmp_path):
     assert process.returncode == 2
     assert stdout == ""
     last = stderr.strip().splitlines()[-1]
-    assert re.fullmatch(
-        rf"apac: stopped in epoch \d+ of 40, and nothing is lost; go on with: apac train --resume --out {re.escape(str(out))}",
-        last,
-    )
+    assert re.match(r"apac: stopped in epoch \d+ of 40, and nothing is lost; go on with: ", last)
+    assert last.endswith(f"apac train --resume --out {out}")
     assert "Traceback" not in stderr
     assert sorted(path.name for path in out.iterdir()) == ["checkpoint.safetensors", "run.json"]
     assert "is not finished" in refusal("evaluate", out)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import apac
 from apac import models
 from apac.randomness import generator
-from conftest import PER_CLASS
+from kinds import PER_CLASS
 
 U = apac.presets.mnist()
 

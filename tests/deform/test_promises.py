@@ -15,7 +15,7 @@ from torch import Tensor
 import apac
 from apac.deform import parameters as draws
 from apac.randomness import generator
-from conftest import KINDS, PER_CLASS
+from kinds import KINDS, PER_CLASS
 
 each_kind = pytest.mark.parametrize("u", KINDS, ids=repr)
 

@@ -61,4 +61,4 @@ def fetch(name: str, *, progress: Progress = silent) -> Path:
 
 def _check(name: str) -> None:
     if name not in NAMES:
-        raise InputError(f"There is no data set {name!r}; choose one of {', '.join(NAMES)}.")
+        raise InputError(f"there is no data set {name!r}; choose one of {', '.join(NAMES)}.")

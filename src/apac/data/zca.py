@@ -29,16 +29,16 @@ class Whitening:
         size = self.mean.numel()
         if self.mean.shape != (size,) or self.matrix.shape != (size, size):
             raise InputError(
-                f"A whitening has a mean (D,) and a matrix (D, D), "
+                f"a whitening has a mean (D,) and a matrix (D, D), "
                 f"not {tuple(self.mean.shape)} and {tuple(self.matrix.shape)}; fit it again."
             )
 
     def apply(self, images: Tensor) -> Tensor:
         """(N, C, H, W) uint8 -> (N, C, H, W) float32, in chunks that bound the memory."""
-        _check_pixels(images)
+        check_pixels(images)
         if images[:1].numel() not in (0, self.mean.numel()):
             raise InputError(
-                f"This whitening is for {self.mean.numel()} values an image, not for images of "
+                f"this whitening is for {self.mean.numel()} values an image, not for images of "
                 f"{' × '.join(map(str, images.shape[1:]))}; give images of the data set that it was fitted on."
             )
         whitened = torch.empty(images.shape, dtype=torch.float32)
@@ -57,12 +57,12 @@ def fit(images: Tensor, *, epsilon: float = 0.1, scale: float = 0.25) -> Whiteni
     The covariance divides by N. `epsilon` keeps the noise in directions of little variance from being blown up; it is
     measured in the units of x, which is why `scale` matters.
     """
-    _check_pixels(images)
+    check_pixels(images)
     if len(images) == 0:
-        raise InputError("Whitening needs at least one image to be fitted on, and got none.")
+        raise InputError("whitening needs at least one image to be fitted on, and got none.")
     for name, value in {"epsilon": epsilon, "scale": scale}.items():
         if not (math.isfinite(value) and value > 0):
-            raise InputError(f"The {name} of a whitening must be a positive number, not {value}.")
+            raise InputError(f"the {name} of a whitening must be a positive number, not {value}.")
 
     mean, covariance = _moments(images)
     unit = 255 * scale
@@ -97,8 +97,8 @@ def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return variances, directions
 
 
-def _check_pixels(images: Tensor) -> None:
+def check_pixels(images: Tensor) -> None:
     if images.ndim != 4 or images.dtype != torch.uint8:
         raise InputError(
-            f"Normalisation takes images as pixels (N, C, H, W) uint8, not {tuple(images.shape)} {images.dtype}."
+            f"normalisation takes images as pixels (N, C, H, W) uint8, not {tuple(images.shape)} {images.dtype}."
         )

@@ -93,8 +93,8 @@ def _draw(result: Result) -> dict[str, tuple[bytes, str, str]]:
             ),
             "How APAC decides",
             "A test image that the plain prediction gets wrong and APAC gets right. Bars beside an image: its two "
-            "most probable classes, blue for the truth. Most virtual samples speak for the true class, and the mean of the "
-            "log-probabilities hears all of them.",
+            "most probable classes, blue for the truth. The mean log-probability "
+            "weighs what the network says of all virtual samples.",
         )
     found["error-against-m"] = (
         figures.error_against_m(deformed, result.original),
