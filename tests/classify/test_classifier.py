@@ -24,7 +24,7 @@ def network() -> nn.Module:
 
 @pytest.fixture
 def images(digits: tuple[Tensor, Tensor]) -> Tensor:
-    return digits[0][:23]
+    return digits[0][:24]  # shares divisors with numbers of passes: no mix-up of rows cancels out
 
 
 def oracle(network, u, images, passes, seed=0) -> np.ndarray:
@@ -46,8 +46,8 @@ def test_the_decision_is_the_largest_mean_of_log_softmaxes(network, images):
     np.testing.assert_allclose(decision.standard_errors, table.std(0, ddof=1) / 3, atol=1e-5)
     np.testing.assert_allclose(decision.probabilities, np.exp(table).mean(0), atol=1e-5)
     assert decision.labels.tolist() == table.mean(0).argmax(1).tolist()
-    assert decision.passes.tolist() == [9] * 23
-    assert decision.stopped == ("fixed",) * 23
+    assert decision.passes.tolist() == [9] * 24
+    assert decision.stopped == ("fixed",) * 24
     assert decision.log_scores.dtype == torch.float64
 
 
@@ -83,7 +83,7 @@ def test_top_k_ranks_the_classes(network, images):
 
 @pytest.mark.parametrize("u", [U, apac.presets.cifar10(), PER_CLASS], ids=["mnist", "cifar10", "per-class"])
 @pytest.mark.parametrize("independent", [False, True])
-@pytest.mark.parametrize("device_batch", [1, 7, 23, 64, 1000])
+@pytest.mark.parametrize("device_batch", [1, 7, 24, 64, 1000])
 def test_the_answer_does_not_depend_on_the_device_batch(network, images, device_batch, independent, u):
     def decide(batch):
         return apac.Classifier(
