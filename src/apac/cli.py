@@ -225,8 +225,13 @@ def reproduce(
     from apac.terminal import print_table, watched
 
     chosen = recipes.find(recipe, seed=seed)
-    with watched() as progress:
-        result = make(chosen, out, resume=resume, overwrite=overwrite, progress=progress)
+    try:
+        with watched() as progress:
+            result = make(chosen, out, resume=resume, overwrite=overwrite, progress=progress)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"stopped, and nothing is lost; go on with: apac reproduce {recipe} --resume --out {out}"
+        ) from None
     print_table(table.error_against_m(result.deformed))
     print_table(table.summary(result.deformed, result.original, chosen.paper))
     print(table.changes(result.deformed))
