@@ -40,7 +40,7 @@ def deformed_samples(images: Tensor, deformation: Deformation, *, columns: int =
 
 def error_against_m(deformed: Evaluation, original: Evaluation) -> bytes:
     """Test error as M grows, with the plain predictions as lines."""
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.subplots()
     passes = [row.passes for row in deformed.rows]
     axes.plot(
@@ -59,7 +59,7 @@ def error_against_m(deformed: Evaluation, original: Evaluation) -> bytes:
     axes.set(xlabel="M, passes of each test image", ylabel="test error (%)", ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.3)
-    axes.legend(frameon=False, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return _png(figure)
 
 

@@ -59,8 +59,8 @@ RECIPES = {
         # training images.
         Recipe(
             "mnist-5k-cnn",
-            TrainConfig("mnist-5k", "cnn", epochs=100, batch=100, rate=0.05, schedule="cosine", validation=0.05),
-            passes=(1, 4, 16, 64, 256),
+            TrainConfig("mnist-5k", "cnn", epochs=80, batch=50, rate=0.05, schedule="cosine", validation=0.05),
+            passes=(1, 4, 16, 64, 256, 1024),
         ),
         Recipe(
             "mnist-5k-mlp",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from apac import data
+from apac.classify.stopping import FixedPasses
 from apac.data.base import Dataset
 from apac.errors import InputError
 from apac.evaluate import Evaluation, evaluate
@@ -86,10 +87,14 @@ def _draw(result: Result) -> dict[str, tuple[bytes, str, str]]:
     largest = deformed.rows[-1].passes
     found: dict[str, tuple[bytes, str, str]] = {}
     if deformed.corrected:
-        chosen = slice(deformed.corrected[0], deformed.corrected[0] + 1)
+        assert deformed.scores is not None
+        best_two = deformed.scores.log_mean.topk(2).values
+        clearest = max(deformed.corrected, key=lambda index: float(best_two[index, 0] - best_two[index, 1]))
+        chosen = slice(clearest, clearest + 1)
+        classifier = run.classifier(FixedPasses(largest))
         found["corrected"] = (
             figures.corrected(
-                run.normalise(dataset.test_images[chosen]), labels[chosen], run.classifier(), pixels[chosen], classes
+                run.normalise(dataset.test_images[chosen]), labels[chosen], classifier, pixels[chosen], classes
             ),
             "How APAC decides",
             "A test image that the plain prediction gets wrong and APAC gets right. Bars beside an image: its two "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from apac.evaluate import Evaluation
@@ -32,13 +33,17 @@ def error_against_m(evaluation: Evaluation) -> Table:
 def summary(deformed: Evaluation, original: Evaluation, paper: PaperRow) -> Table:
     """The paper's Table 2 with this run beside it."""
     largest = deformed.rows[-1]
+
+    def here(error: float) -> str:
+        return f"{percent(error)} ± {100 * math.sqrt(error * (1 - error) / deformed.images):.2f}"
+
     return Table(
-        f"Test error, {deformed.images:,} images",
+        f"Test error on {deformed.images:,} images, ± one standard error of such a share",
         ("trained on", "decided by", "here", "paper"),
         (
-            ("original data", "plain", percent(original.plain), f"{paper.original:.2f} %"),
-            ("deformed data", "plain", percent(deformed.plain), f"{paper.plain:.2f} %"),
-            ("deformed data", f"APAC, {largest.passes:,} passes", percent(largest.product), f"{paper.apac:.2f} %"),
+            ("original data", "plain", here(original.plain), f"{paper.original:.2f} %"),
+            ("deformed data", "plain", here(deformed.plain), f"{paper.plain:.2f} %"),
+            ("deformed data", f"APAC, {largest.passes:,} passes", here(largest.product), f"{paper.apac:.2f} %"),
         ),
     )
 
