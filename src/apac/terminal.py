@@ -49,6 +49,7 @@ class Lines:
 
     def __init__(self) -> None:
         self.began: dict[str, tuple[float, int]] = {}  # task → when, and at what count it began
+        self.ended: set[str] = set()
         self.printed = 0.0
 
     def __call__(self, task: str, done: int, total: int, note: str = "") -> None:
@@ -56,8 +57,10 @@ class Lines:
         first = task not in self.began
         if first:
             self.began[task] = (now, done)
-        if not (first or done >= total or now - self.printed >= SECONDS_BETWEEN_LINES):
+        if task in self.ended or not (first or done >= total or now - self.printed >= SECONDS_BETWEEN_LINES):
             return
+        if done >= total:
+            self.ended.add(task)
         self.printed = now
         since, at_first = self.began[task]
         speed = (done - at_first) / max(now - since, 1e-9)

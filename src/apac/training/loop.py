@@ -160,8 +160,10 @@ def _follow(averaged: nn.Module, network: nn.Module, decay: float, step: int) ->
 
 
 def _note(state: State, config: TrainConfig) -> str:
+    """The epoch under way, and what the last complete one came to."""
+    epoch = f"epoch {min(len(state.history) + 1, config.epochs)}/{config.epochs}"
     if not state.history:
-        return f"epoch 1/{config.epochs}"
+        return epoch
     last = state.history[-1]
     error = "" if last.validation_error is None else f", validation error {last.validation_error:.2%}"
-    return f"epoch {last.epoch}/{config.epochs}, rate {last.rate:.2g}, loss {last.loss:.4f}{error}"
+    return f"{epoch}, rate {last.rate:.2g}, loss {last.loss:.4f}{error}"
