@@ -94,7 +94,7 @@ def train(
     held = round(config.validation * len(order))
     held_images, held_labels = dataset.train_images[order[:held]], dataset.train_labels[order[:held]]
     images, labels = dataset.train_images[order[held:]], dataset.train_labels[order[held:]]
-    normalisation: Normalisation = fit_whitening(images) if config.whitened else Scaling()
+    normalisation = _fit(images, config, progress)
 
     state = loop.begin(config)
     arguments = (
@@ -121,6 +121,15 @@ def train(
     if folder is not None:
         _save(run, folder)
     return run
+
+
+def _fit(images: Tensor, config: TrainConfig, progress: Progress) -> Normalisation:
+    if not config.whitened:
+        return Scaling()
+    progress("whitening", 0, 1)
+    whitening = fit_whitening(images)
+    progress("whitening", 1, 1)
+    return whitening
 
 
 def load(folder: str | os.PathLike[str]) -> Run:

@@ -67,6 +67,16 @@ def test_any_size_channel_count_and_float_type_is_kept(u, n, channels, height, w
     assert result.isfinite().all()
 
 
+@pytest.mark.parametrize("u", [u for u in KINDS if "Thickness" not in repr(u)], ids=repr)
+def test_parameters_follow_the_images_to_their_device(u, random):
+    """The device of shapes without numbers stands for any other; thickness asks for numbers and cannot run there."""
+    theta = u.sample(3, (3, 12, 10), generator=random)
+    for draw in (theta, draws.rows(theta, slice(0, 1))):
+        result = u.apply(torch.zeros(3, 3, 12, 10, device="meta"), draw)
+        assert result.device.type == "meta"
+        assert result.shape == (3, 3, 12, 10)
+
+
 @each_kind
 def test_one_draw_for_all_is_the_same_draw_for_each(u, random):
     images = torch.rand(7, 2, 9, 11, generator=random)

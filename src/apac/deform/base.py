@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from apac.deform import parameters as draws
+from apac.deform.parameters import Draw
 from apac.errors import InputError
 
 
@@ -53,8 +54,8 @@ class Deformation(ABC):
         return cls(**arguments)
 
 
-def check_images(images: Tensor, parameters: Any) -> None:
-    """What every `apply` of this package asks of its input."""
+def prepare(images: Tensor, parameters: Draw) -> Draw:
+    """What every `apply` of this package does first: check its input, bring the parameters to its device."""
     if images.ndim != 4 or not images.is_floating_point():
         raise InputError(
             f"images must be a floating-point tensor of shape (N, C, H, W), got {images.dtype} of shape "
@@ -63,6 +64,7 @@ def check_images(images: Tensor, parameters: Any) -> None:
     n = draws.size(parameters)
     if n not in (1, len(images)):
         raise InputError(f"{len(images)} images need {len(images)} parameters, or 1 for all of them, got {n}.")
+    return draws.to_device(parameters, images.device)
 
 
 def _kinds() -> dict[str, type[Deformation]]:

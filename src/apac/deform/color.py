@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.deform.base import Deformation, check_images
+from apac.deform.base import Deformation, prepare
 from apac.errors import InputError
 
 
@@ -43,7 +43,7 @@ class Color(Deformation):
         return ColorParameters(torch.exp(low + (high - low) * theta), self.cast * noise)
 
     def apply(self, images: Tensor, parameters: ColorParameters) -> Tensor:
-        check_images(images, parameters)
+        parameters = prepare(images, parameters)
         gamma = parameters.gamma.to(images.dtype)[:, None, None, None]
         cast = parameters.cast.to(images.dtype)[:, :, None, None]
         return (images.clamp(0, 1) ** gamma + cast).clamp(0, 1)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apac.deform.base import Deformation, check_images
+from apac.deform.base import Deformation, prepare
 from apac.deform.warp import Geometric, share, warp
 from apac.errors import InputError
 
@@ -47,8 +47,7 @@ class Compose(Deformation):
         return ComposeParameters(tuple(part.sample(n, image_shape, generator=generator) for part in self.parts))
 
     def apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
-        check_images(images, parameters)
-        for group, draws in self._groups(parameters):
+        for group, draws in self._groups(prepare(images, parameters)):
             images = warp(images, group, draws) if isinstance(group[0], Geometric) else group[0].apply(images, draws[0])
         return images
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from apac.deform import parameters as draws
-from apac.deform.base import Deformation, check_images
+from apac.deform.base import Deformation, prepare
 from apac.errors import InputError
 
 
@@ -95,7 +95,7 @@ class PerClass(Deformation):
         return PerClassParameters(set_index.to(generator.device), per_set)
 
     def apply(self, images: Tensor, parameters: PerClassParameters) -> Tensor:
-        check_images(images, parameters)
+        parameters = prepare(images, parameters)
         if len(parameters.set_index) == 1:
             chosen = int(parameters.set_index)
             return self.sets[chosen].apply(images, parameters.per_set[chosen])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.deform.base import Deformation, check_images
+from apac.deform.base import Deformation, prepare
 from apac.errors import InputError
 
 
@@ -44,7 +44,7 @@ class Thickness(Deformation):
         return ThicknessParameters((theta < self.dilate).to(torch.int8) - thin.to(torch.int8))
 
     def apply(self, images: Tensor, parameters: ThicknessParameters) -> Tensor:
-        check_images(images, parameters)
+        parameters = prepare(images, parameters)
         if len(parameters.change) == 1:
             return self._morph(images, int(parameters.change))
         result = images.clone()

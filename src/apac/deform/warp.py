@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from apac.deform.base import check_images
+from apac.deform.base import prepare
 from apac.errors import InputError
 
 Outside = float | Literal["edge"]
@@ -60,7 +60,7 @@ def warp(images: Tensor, group: Sequence[Geometric], parameters: Sequence[Any]) 
     The projective maps compose as the parts would. Displacements are added to the place that they give:
     input = H(output) + displacement(output), the reading of "homography and elastic distortion" as one interpolation.
     """
-    check_images(images, tuple(parameters))
+    parameters = prepare(images, tuple(parameters))
     height, width = images.shape[2:]
     flows = [part.flow(draw, (height, width)) for part, draw in zip(group, parameters, strict=True)]
     # Half precision has too few digits for a coordinate; double keeps its own.
