@@ -88,6 +88,7 @@ def test_gamma_is_log_uniform_and_the_cast_gaussian_in_each_channel(random):
     assert fits(theta.gamma.log(), "uniform", math.log(0.5), math.log(6.0))
     assert theta.cast.shape == (N, 3)
     assert all(fits(theta.cast[:, c], "norm", 0, 0.07) for c in range(3))
+    assert np.abs(np.corrcoef(theta.cast.T.numpy()) - np.eye(3)).max() < 0.04  # each channel its own
 
 
 def test_presets_hold_the_papers_numbers():

@@ -20,6 +20,13 @@ def test_each_sample_is_deformed_by_the_set_of_its_class(random):
     assert torch.equal(result[~mirrored], images[~mirrored])
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
+def test_labels_of_any_whole_number_type_count_as_classes(dtype, random):
+    u = apac.PerClass({1: FLIP}, default=STILL, classes=3)
+    theta = u.sample(4, (1, 2, 2), generator=random, labels=torch.tensor([0, 1, 1, 2], dtype=dtype))
+    assert theta.set_index.tolist() == [0, 1, 1, 0]
+
+
 def test_classes_with_equal_deformations_share_a_set():
     u = apac.PerClass({1: apac.Flip(0.3), 7: apac.Flip(0.3)}, default=apac.Elastic(), classes=10)
     assert u.sets == (apac.Elastic(), apac.Flip(0.3))
@@ -49,6 +56,8 @@ def test_a_row_of_the_draw_serves_all_images_of_that_class(random):
     [
         (lambda: apac.PerClass({0: FLIP}, classes=3), "leaves class 1, 2 without a deformation"),
         (lambda: apac.PerClass({3: FLIP}, default=FLIP, classes=3), "names class 3, but 3 classes run from 0 to 2"),
+        (lambda: apac.PerClass({0.5: FLIP}, default=FLIP, classes=3), "names classes by whole numbers"),
+        (lambda: apac.PerClass({}, default=FLIP, classes=0), "classes of a PerClass must be a whole number"),
         (lambda: apac.PerClass({0: "flip"}, classes=1), "takes class-indistinctive deformations"),
         (
             lambda: apac.PerClass({0: apac.PerClass({0: FLIP}, classes=1)}, classes=1),
@@ -66,6 +75,7 @@ def test_a_wrong_per_class_is_refused_in_one_sentence(make, sentence):
     [
         (None, "give sample the labels"),
         (torch.tensor([0, 1, 2]), "labels must be between 0 and 1"),
+        (torch.tensor([0.0, 1.0, 1.0]), "labels must be whole numbers"),
         (torch.tensor([0, 1]), "3 parameters need 3 labels"),
     ],
 )

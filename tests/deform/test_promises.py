@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -162,21 +165,56 @@ def test_a_kind_of_ones_own_needs_sample_and_apply_alone(random):
     assert 0 < result.max() <= 0.3
 
 
+def test_numbers_are_kept_as_plain_floats_whatever_they_came_as():
+    assert repr(apac.ScaleShift(scale=[1, np.float32(2)])) == "ScaleShift(scale=(1.0, 2.0), outside='edge')"
+    assert json.dumps(apac.Homography(std=np.float64(0.2)).to_json())
+    assert hash(apac.Color(gamma=[1, 2])) == hash(apac.Color(gamma=(1.0, 2.0)))
+
+
+def test_built_in_kinds_are_known_in_a_fresh_process_and_not_replaced_by_others_of_their_name():
+    code = (
+        "from dataclasses import dataclass\nimport apac\n"
+        "print(apac.Deformation.from_json({'kind': 'Homography', 'std': 0.1, 'outside': 0.0}))\n"
+        "@dataclass(frozen=True)\nclass Flip(apac.Deformation):\n"
+        "    def sample(self, n, image_shape, *, generator): ...\n"
+        "    def apply(self, images, parameters): ...\n"
+        "print(apac.Deformation.from_json({'kind': 'Flip', 'probability': 0.25}))\n"
+        "print(apac.Deformation.from_json(Flip().to_json()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["Homography(std=0.1, outside=0.0)", "Flip(probability=0.25)", "Flip()"]
+
+
+def test_a_kind_that_cannot_be_stored_says_so():
+    with pytest.raises(apac.InputError, match="stored by numbers, strings"):
+        Brighter(most=torch.ones(1)).to_json()
+    plain = type("Plain", (apac.Deformation,), {"sample": Brighter.sample, "apply": Brighter.apply})()
+    with pytest.raises(apac.InputError, match="Plain must be a frozen dataclass"):
+        plain.to_json()
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: apac.Homography(std=-1), "std of a Homography must be at least 0"),
-        (lambda: apac.Homography(std=float("nan")), "std of a Homography must be at least 0"),
+        (lambda: apac.Homography(std=-1), "std of a Homography must be a number of at least 0"),
+        (lambda: apac.Homography(std=float("nan")), "std of a Homography must be a number of at least 0"),
         (lambda: apac.Homography(outside="wrap"), "background value or"),
-        (lambda: apac.Elastic(sigma=0), "sigma of an Elastic must be above 0"),
-        (lambda: apac.Elastic(alpha=float("inf")), "finite"),
+        (lambda: apac.Elastic(sigma=0), "sigma of an Elastic must be a number above 0"),
+        (lambda: apac.Elastic(alpha=float("inf")), "alpha of an Elastic must be a number, got inf"),
         (lambda: apac.ScaleShift(scale=(0.5, 2)), "1 <= low <= high"),
         (lambda: apac.Flip(1.5), "between 0 and 1"),
         (lambda: apac.Thickness(dilate=0.7, erode=0.7), "at most 1 together"),
-        (lambda: apac.Thickness(size=0), "at least 1 pixel"),
-        (lambda: apac.Color(gamma=(0, 1)), "0 < low <= high"),
+        (lambda: apac.Thickness(size=0), "size of a Thickness must be a whole number of at least 1"),
+        (lambda: apac.Color(gamma=(0, 1)), "0.001 <= low <= high"),
         (lambda: apac.Color(cast=-1), "at least 0"),
+        (lambda: apac.Color(gamma=1.2), "gamma of a Color must be a range"),
+        (lambda: apac.Homography(std="wide"), "std of a Homography must be a number of at least 0, got 'wide'"),
+        (lambda: apac.Homography(outside=float("nan")), "background value or"),
+        (lambda: apac.Elastic(sigma=float("inf")), "number above 0"),
+        (lambda: apac.Thickness(size=2.5), "whole number of at least 1"),
         (lambda: apac.Compose("blur"), "takes deformations"),
+        (lambda: apac.Compose(PER_CLASS), "cannot be a part of a Compose"),
+        (lambda: apac.Deformation.from_json({"kind": "Compose"}), "cannot be made from"),
         (lambda: apac.Deformation.from_json({"kind": "Blur"}), "'Blur' is not defined"),
         (lambda: apac.Deformation.from_json({"kind": "Flip", "chance": 1}), "cannot be made from"),
         (lambda: apac.Deformation.from_json([]), "an object with a"),
@@ -194,6 +232,7 @@ def test_a_wrong_argument_is_refused_in_one_sentence(make, sentence):
         (torch.zeros(3, 28, 28), r"\(N, C, H, W\)"),
         (torch.zeros(3, 1, 28, 28, dtype=torch.uint8), "floating-point"),
         (torch.zeros(5, 1, 28, 28), "5 images need 5 parameters, or 1 for all of them, got 3"),
+        (torch.zeros(3, 1, 0, 28), "floating-point tensor of shape"),
         (torch.zeros(3, 1, 20, 28), "drawn for images of 28 × 28"),
     ],
 )

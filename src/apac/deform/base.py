@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -27,11 +27,16 @@ class Deformation(ABC):
 
     @abstractmethod
     def apply(self, images: Tensor, parameters: Any) -> Tensor:
-        """Deform images (N, C, H, W) by parameters of size N, or of size 1 for all. Pure: same input, same output."""
+        """Deform images (N, C, H, W) by parameters of size N, or of size 1 for all.
+
+        Pure: same input, same output, and the input stays as it is. Where nothing changes the result may be the input.
+        """
 
     def to_json(self) -> dict[str, Any]:
         """The call that makes this deformation, as something `json.dumps` takes."""
-        return {"kind": type(self).__name__, **{f.name: _to_json(getattr(self, f.name)) for f in fields(self)}}  # type: ignore[arg-type]
+        if not is_dataclass(self):
+            raise InputError(f"{type(self).__name__} must be a frozen dataclass, so that a run can store it.")
+        return {"kind": _name(type(self)), **{f.name: _to_json(getattr(self, f.name)) for f in fields(self)}}
 
     @classmethod
     def from_json(cls, form: dict[str, Any]) -> Deformation:
@@ -46,7 +51,7 @@ class Deformation(ABC):
         arguments = {name: _from_json(value) for name, value in form.items() if name != "kind"}
         try:
             return kind._from_arguments(arguments)
-        except TypeError as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"the deformation {form['kind']!r} cannot be made from {form!r}: {error}.") from error
 
     @classmethod
@@ -56,7 +61,7 @@ class Deformation(ABC):
 
 def prepare(images: Tensor, parameters: Draw) -> Draw:
     """What every `apply` of this package does first: check its input, bring the parameters to its device."""
-    if images.ndim != 4 or not images.is_floating_point():
+    if images.ndim != 4 or not images.is_floating_point() or not images.shape[1:].numel():
         raise InputError(
             f"images must be a floating-point tensor of shape (N, C, H, W), got {images.dtype} of shape "
             f"{tuple(images.shape)}."
@@ -68,13 +73,19 @@ def prepare(images: Tensor, parameters: Draw) -> Draw:
 
 
 def _kinds() -> dict[str, type[Deformation]]:
+    """Every kind that is defined by now; of two with the same name the later."""
     found: dict[str, type[Deformation]] = {}
-    pending = Deformation.__subclasses__()
-    while pending:
-        kind = pending.pop()
-        found.setdefault(kind.__name__, kind)
+    pending: list[type[Deformation]] = [*Deformation.__subclasses__()]
+    for kind in pending:
         pending.extend(kind.__subclasses__())
+        found[_name(kind)] = kind
     return found
+
+
+def _name(kind: type[Deformation]) -> str:
+    """Kinds of this package go by their name alone; others by their module too, so that none takes another's place."""
+    own = kind.__module__.startswith("apac.deform.")
+    return kind.__name__ if own else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _to_json(value: Any) -> Any:
@@ -82,7 +93,9 @@ def _to_json(value: Any) -> Any:
         return value.to_json()
     if isinstance(value, tuple):
         return [_to_json(item) for item in value]
-    return value
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise InputError(f"a deformation is stored by numbers, strings, tuples and deformations, got {value!r}.")
 
 
 def _from_json(value: Any) -> Any:

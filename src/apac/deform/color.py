@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from apac.deform.arguments import settle_number, settle_range
 from apac.deform.base import Deformation, prepare
-from apac.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,8 @@ class Color(Deformation):
     cast: float = 0.05
 
     def __post_init__(self) -> None:
-        low, high = self.gamma
-        if not 0 < low <= high < math.inf:
-            raise InputError(f"the gamma of a Color is a range (low, high) with 0 < low <= high, got {self.gamma}.")
-        if not self.cast >= 0:
-            raise InputError(f"the cast of a Color must be at least 0, got {self.cast}.")
+        settle_range(self, "gamma", least=1e-3)
+        settle_number(self, "cast", least=0)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ColorParameters:
         low, high = math.log(self.gamma[0]), math.log(self.gamma[1])

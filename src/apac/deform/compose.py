@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation, prepare
+from apac.deform.per_class import PerClass
 from apac.deform.warp import Geometric, share, warp
 from apac.errors import InputError
 
@@ -33,6 +34,10 @@ class Compose(Deformation):
         for part in parts:
             if not isinstance(part, Deformation):
                 raise InputError(f"Compose takes deformations, got {part!r}.")
+            if isinstance(part, PerClass):
+                raise InputError(
+                    "a PerClass cannot be a part of a Compose; compose the deformations of each class instead."
+                )
             flat.extend(part.parts if isinstance(part, Compose) else [part])
         object.__setattr__(self, "parts", tuple(flat))
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from apac.deform.arguments import settle_number, settle_outside, settle_positive
 from apac.deform.base import Deformation
-from apac.deform.warp import Flow, Outside, check_outside, warp
+from apac.deform.warp import Flow, Outside, warp
 from apac.errors import InputError
 
 CUT = 4.0  # the Gaussian filter ends at this many standard deviations
@@ -34,11 +34,9 @@ class Elastic(Deformation):
     outside: Outside = 0.0
 
     def __post_init__(self) -> None:
-        if not self.sigma > 0:
-            raise InputError(f"the sigma of an Elastic must be above 0, got {self.sigma}.")
-        if not math.isfinite(self.alpha):
-            raise InputError(f"the alpha of an Elastic must be a finite number, got {self.alpha}.")
-        check_outside(self.outside)
+        settle_positive(self, "sigma")
+        settle_number(self, "alpha")
+        settle_outside(self)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ElasticParameters:
         noise = torch.rand(n, 2, *image_shape[1:], generator=generator, device=generator.device)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from apac.deform.arguments import settle_number
 from apac.deform.base import Deformation
 from apac.deform.warp import Flow, warp
-from apac.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,7 @@ class Flip(Deformation):
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.probability <= 1:
-            raise InputError(f"the probability of a Flip must be between 0 and 1, got {self.probability}.")
+        settle_number(self, "probability", least=0, most=1)
 
     @property
     def outside(self) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from apac.deform.arguments import settle_number, settle_outside
 from apac.deform.base import Deformation
-from apac.deform.warp import Flow, Outside, check_outside, warp
-from apac.errors import InputError
+from apac.deform.warp import Flow, Outside, warp
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,8 @@ class Homography(Deformation):
     outside: Outside = 0.0
 
     def __post_init__(self) -> None:
-        if not self.std >= 0:
-            raise InputError(f"the std of a Homography must be at least 0, got {self.std}.")
-        check_outside(self.outside)
+        settle_number(self, "std", least=0)
+        settle_outside(self)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> HomographyParameters:
         noise = self.std * torch.randn(n, 9, generator=generator, device=generator.device)

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from apac.errors import InputError
+
 Draw = TypeVar("Draw")
 
 
@@ -46,4 +48,4 @@ def _map(function: Callable[..., Tensor], *draws: Draw) -> Draw:
     if is_dataclass(first) and not isinstance(first, type):
         values = {f.name: _map(function, *(getattr(draw, f.name) for draw in draws)) for f in fields(first)}
         return type(first)(**values)  # type: ignore[return-value]
-    raise TypeError(f"parameters are dataclasses and tuples of tensors, got {type(first).__name__}")
+    raise InputError(f"parameters must be tensors, or dataclasses and tuples of them, got {type(first).__name__}.")

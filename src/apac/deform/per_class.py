@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -35,6 +36,10 @@ class PerClass(Deformation):
     def __init__(
         self, by_class: Mapping[int, Deformation], default: Deformation | None = None, *, classes: int
     ) -> None:
+        if not (isinstance(classes, Integral) and classes >= 1):
+            raise InputError(f"the classes of a PerClass must be a whole number of at least 1, got {classes!r}.")
+        if not all(isinstance(c, Integral) for c in by_class):
+            raise InputError(f"PerClass names classes by whole numbers, got {list(by_class)}.")
         unknown = sorted(c for c in by_class if not 0 <= c < classes)
         if unknown:
             raise InputError(f"PerClass names class {unknown[0]}, but {classes} classes run from 0 to {classes - 1}.")
@@ -46,9 +51,9 @@ class PerClass(Deformation):
         for member in [*by_class.values(), *([] if default is None else [default])]:
             if not isinstance(member, Deformation) or isinstance(member, PerClass):
                 raise InputError(f"PerClass takes class-indistinctive deformations, got {member!r}.")
-        object.__setattr__(self, "by_class", tuple(sorted(by_class.items())))
+        object.__setattr__(self, "by_class", tuple(sorted((int(c), member) for c, member in by_class.items())))
         object.__setattr__(self, "default", default)
-        object.__setattr__(self, "classes", classes)
+        object.__setattr__(self, "classes", int(classes))
 
     def __repr__(self) -> str:
         return f"PerClass({dict(self.by_class)!r}, default={self.default!r}, classes={self.classes})"
@@ -84,13 +89,15 @@ class PerClass(Deformation):
     ) -> PerClassParameters:
         if labels is None:
             raise InputError("PerClass deforms a sample by its class: give sample the labels.")
+        if labels.is_floating_point() or labels.dtype == torch.bool:
+            raise InputError(f"labels must be whole numbers, got {labels.dtype}.")
         if len(labels) != n:
             raise InputError(f"{n} parameters need {n} labels, got {len(labels)}.")
         if n and not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
             raise InputError(
                 f"labels must be between 0 and {self.classes - 1}, got {int(labels.min())} to {int(labels.max())}."
             )
-        set_index = torch.tensor(self.set_of_class, device=labels.device)[labels]
+        set_index = torch.tensor(self.set_of_class, device=labels.device)[labels.long()]
         per_set = tuple(member.sample(n, image_shape, generator=generator) for member in self.sets)
         return PerClassParameters(set_index.to(generator.device), per_set)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from apac.deform.arguments import settle_outside, settle_range
 from apac.deform.base import Deformation
-from apac.deform.warp import Flow, Outside, check_outside, warp
-from apac.errors import InputError
+from apac.deform.warp import Flow, Outside, warp
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,8 @@ class ScaleShift(Deformation):
     outside: Outside = "edge"
 
     def __post_init__(self) -> None:
-        low, high = self.scale
-        if not 1 <= low <= high:
-            raise InputError(
-                f"the scale of a ScaleShift is a range (low, high) with 1 <= low <= high, got {self.scale}."
-            )
-        check_outside(self.outside)
+        settle_range(self, "scale", least=1)
+        settle_outside(self)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ScaleShiftParameters:
         _, height, width = image_shape

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from apac.deform.arguments import settle_count, settle_number
 from apac.deform.base import Deformation, prepare
 from apac.errors import InputError
 
@@ -30,13 +31,14 @@ class Thickness(Deformation):
     size: int = 2
 
     def __post_init__(self) -> None:
-        if not (self.dilate >= 0 and self.erode >= 0 and self.dilate + self.erode <= 1):
+        settle_number(self, "dilate", least=0, most=1)
+        settle_number(self, "erode", least=0, most=1)
+        settle_count(self, "size")
+        if self.dilate + self.erode > 1:
             raise InputError(
-                f"the probabilities of a Thickness must be at least 0 and at most 1 together, "
-                f"got dilate={self.dilate} and erode={self.erode}."
+                f"the probabilities of a Thickness must be at most 1 together, got dilate={self.dilate} and "
+                f"erode={self.erode}."
             )
-        if self.size < 1:
-            raise InputError(f"the size of a Thickness must be at least 1 pixel, got {self.size}.")
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ThicknessParameters:
         theta = torch.rand(n, generator=generator, device=generator.device)

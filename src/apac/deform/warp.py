@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from apac.deform.base import prepare
-from apac.errors import InputError
 
 Outside = float | Literal["edge"]
 
@@ -38,11 +37,6 @@ class Geometric(Protocol):
         """What lies beyond the image: a background value, "edge" to repeat the edge, None if it is never seen."""
 
     def flow(self, parameters: Any, image_size: tuple[int, int]) -> Flow: ...
-
-
-def check_outside(outside: Outside) -> None:
-    if isinstance(outside, str) and outside != "edge":
-        raise InputError(f'outside is a background value or "edge", got {outside!r}.')
 
 
 def share(group: Sequence[Geometric], part: Geometric) -> bool:

@@ -1,0 +1,69 @@
+"""Constructor arguments of deformations: checked once, and kept as plain numbers that print and store."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+from apac.errors import InputError
+
+
+def settle_number(owner: Any, name: str, *, least: float = -math.inf, most: float = math.inf) -> None:
+    """Make a field of a frozen dataclass a float within bounds."""
+    value = getattr(owner, name)
+    number = _float(value)
+    if not (math.isfinite(number) and least <= number <= most):
+        raise InputError(f"the {name} of {_named(owner)} must be a number{_bounds(least, most)}, got {value!r}.")
+    object.__setattr__(owner, name, number)
+
+
+def settle_positive(owner: Any, name: str) -> None:
+    value = getattr(owner, name)
+    number = _float(value)
+    if not 0 < number < math.inf:
+        raise InputError(f"the {name} of {_named(owner)} must be a number above 0, got {value!r}.")
+    object.__setattr__(owner, name, number)
+
+
+def settle_count(owner: Any, name: str) -> None:
+    value = getattr(owner, name)
+    if not (isinstance(value, Integral) and int(value) >= 1):
+        raise InputError(f"the {name} of {_named(owner)} must be a whole number of at least 1, got {value!r}.")
+    object.__setattr__(owner, name, int(value))
+
+
+def settle_range(owner: Any, name: str, *, least: float) -> None:
+    """Make a field a pair (low, high) of floats with least <= low <= high."""
+    value = getattr(owner, name)
+    pair = tuple(map(_float, value)) if isinstance(value, tuple | list) else ()
+    if not (len(pair) == 2 and least <= pair[0] <= pair[1] < math.inf):
+        raise InputError(
+            f"the {name} of {_named(owner)} must be a range (low, high) with {least:g} <= low <= high, got {value!r}."
+        )
+    object.__setattr__(owner, name, pair)
+
+
+def settle_outside(owner: Any) -> None:
+    """Make `outside` a background value or "edge"."""
+    if owner.outside == "edge":
+        return
+    if not math.isfinite(_float(owner.outside)):
+        raise InputError(f'the outside of {_named(owner)} must be a background value or "edge", got {owner.outside!r}.')
+    object.__setattr__(owner, "outside", float(owner.outside))
+
+
+def _float(value: Any) -> float:
+    """NaN, which is within no bounds, for what is no number."""
+    return float(value) if isinstance(value, Real) else math.nan
+
+
+def _named(owner: Any) -> str:
+    name = type(owner).__name__
+    return f"an {name}" if name[0] in "AEIOU" else f"a {name}"
+
+
+def _bounds(least: float, most: float) -> str:
+    if math.isfinite(most):
+        return f" between {least:g} and {most:g}"
+    return f" of at least {least:g}" if math.isfinite(least) else ""
