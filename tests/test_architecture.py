@@ -19,6 +19,7 @@ LAYERS = [
     {"storage", "randomness"},
     {"deform", "data", "models"},
     {"classify", "training"},
+    {"run_folder"},
     {"run"},
     {"evaluate"},
     {"paper"},

@@ -123,6 +123,22 @@ def test_classify_prints_json_for_machines(run, digit):
     assert single[0]["standard_error"] is None
 
 
+def test_classify_prints_json_even_if_no_image_can_be_read(run, tmp_path):
+    result = call("classify", run, tmp_path / "none.png", "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout) == []
+
+
+def test_the_version_is_printed():
+    assert re.fullmatch(r"apac \d+\.\d+\.\d+", call("--version").stdout.strip())
+
+
+def test_a_closed_pipe_ends_quietly(run, digit):
+    command = f"{sys.executable} -m apac classify {run} {digit[0]} --passes 1 | head -c 0"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
 def test_classify_decides_the_good_images_and_names_the_bad_one(run, digit, tmp_path):
     (tmp_path / "empty.png").touch()
     result = call("classify", run, tmp_path / "empty.png", digit[0], "--passes", 4)
@@ -203,14 +219,17 @@ def test_a_bad_image_is_refused_in_one_sentence(run, tmp_path, make, sentence):
         (["train", "--data", "svhn", "--out", "OUT"], "there is no data set 'svhn'"),
         (["train", "--model", "rnn", "--out", "OUT"], "there is no model 'rnn'"),
         (["train", "--epochs", 0, "--out", "OUT"], "epochs must be at least 1"),
+        (["train", "--validation", 0.9999, "--out", "OUT"], "leaves none to train on"),
+        (["train", "--out", "RUN", "--resume", "--overwrite"], "not both"),
+        (["reproduce", "--out", "OUT", "--resume", "--overwrite"], "not both"),
         (["train", "--out", "RUN"], "already holds a run"),
         (["train", "--out", "RUN", "--resume", "--epochs", 9], "holds a run of another configuration"),
         (["train", "--out", "OUT", "--resume"], "holds no run"),
         (["evaluate", "OUT"], "holds no run"),
-        (["evaluate", "RUN", "--passes", "0,4"], "M must be at least 1"),
+        (["evaluate", "RUN", "--passes", "0,4"], "M must be a whole number of at least 1"),
         (["evaluate", "RUN", "--passes", "four"], "whole numbers separated by commas"),
         (["classify", "OUT", "x.png"], "holds no run"),
-        (["classify", "RUN", "x.png", "--passes", 0], "M must be at least 1"),
+        (["classify", "RUN", "x.png", "--passes", 0], "M must be a whole number of at least 1"),
         (["reproduce", "imagenet", "--out", "OUT"], "there is no recipe 'imagenet'; choose one of mnist-5k-cnn"),
         (["data", "fetch", "svhn"], "no data set 'svhn'"),
     ],
@@ -235,7 +254,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(tmp_path):
     assert process.returncode == 2
     assert stdout == ""
     last = stderr.strip().splitlines()[-1]
-    assert re.match(r"apac: stopped in epoch \d+ of 40, and nothing is lost; go on with: ", last)
+    assert re.match(r"apac: stopped in epoch \d+ of 40, and its state is kept; go on with: ", last)
     assert last.endswith(f"apac train --resume --out {out}")
     assert "Traceback" not in stderr
     assert sorted(path.name for path in out.iterdir()) == ["checkpoint.safetensors", "run.json"]

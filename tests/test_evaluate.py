@@ -80,6 +80,19 @@ def test_one_network_evaluation_serves_every_m_and_both_rules(network, part):
     assert count == 60 * (1 + 16)  # the plain pass and the 16 passes of the largest M
 
 
+def test_top_2_goes_by_the_product_and_not_by_the_sum():
+    """Class 2 is likely once and impossible once: second by the sum, last by the product."""
+    passes = iter([[0.6, 0.3, 0.1], [0.5, 0.1, 0.4], [0.85, 0.15, 1e-12]])  # the plain one, then two
+
+    def network(images: Tensor) -> Tensor:
+        return torch.tensor([next(passes)], dtype=torch.float64).log()
+
+    result = evaluate(apac.Classifier(network, U, device_batch=1), torch.zeros(1, 1, 4, 4), torch.tensor([2]), (2,))
+    assert result.scores.probability_mean[0].argsort(descending=True).tolist() == [0, 2, 1]
+    assert result.scores.log_mean[0].argsort(descending=True).tolist() == [0, 1, 2]
+    assert result.rows[0].top2 == 1.0
+
+
 def test_without_passes_only_the_plain_prediction_is_made(network, part):
     result = evaluate(apac.Classifier(network, apac.Compose()), *part, ())
     assert result.rows == ()
@@ -116,7 +129,7 @@ def test_progress_runs_from_the_first_pass_to_the_last_once(network, part):
         (torch.full((60,), -1), (1,), "labels must be between 0 and 9"),
         (torch.zeros(59, dtype=torch.long), (1,), "60 images need 60 whole-number labels"),
         (torch.zeros(60), (1,), "whole-number labels"),
-        (torch.zeros(60, dtype=torch.long), (4, 0), "M must be at least 1, got 0"),
+        (torch.zeros(60, dtype=torch.long), (4, 0), "M must be a whole number of at least 1, got 0"),
     ],
 )
 def test_wrong_labels_or_passes_are_refused_in_one_sentence(network, part, labels, passes, sentence):

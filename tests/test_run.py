@@ -12,8 +12,11 @@ import torch
 from torch import nn
 
 import apac
-from apac.run import stored_config
-from apac.training import checkpoint
+from apac.data.base import Dataset
+from apac.data.normalise import Scaling
+from apac.randomness import generator
+from apac.run_folder import read_config
+from apac.training import checkpoint, loop
 
 CONFIG = apac.TrainConfig("mnist-5k", "cnn", epochs=1, batch=400, seed=1)
 
@@ -74,8 +77,6 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
 
 
 def test_held_out_images_are_not_trained_on(monkeypatch):
-    from apac.training import loop
-
     seen = {}
 
     def spy(state, config, images, labels, held_out, **options):
@@ -100,7 +101,52 @@ def test_a_folder_that_holds_a_run_is_refused_resumed_or_overwritten(copy):
     with pytest.raises(apac.InputError, match="a run of another configuration"):
         apac.train(replace(CONFIG, seed=9), copy, resume=True)
     apac.train(replace(CONFIG, seed=9), copy, overwrite=True)
-    assert stored_config(copy).seed == 9
+    assert read_config(copy).seed == 9
+
+
+@pytest.mark.parametrize("failure", ["no data", "diverges"])
+def test_a_training_that_fails_before_its_first_checkpoint_leaves_no_trace(tmp_path, monkeypatch, failure):
+    def refuse(name, progress):
+        raise apac.InputError("no source gave it")
+
+    if failure == "no data":
+        monkeypatch.setattr("apac.data.load", refuse)
+    with pytest.raises(apac.InputError):
+        apac.train(replace(CONFIG, rate=1e9), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_overwriting_touches_nothing_until_the_data_are_there(copy, monkeypatch):
+    def refuse(name, progress):
+        raise apac.InputError("no source gave it")
+
+    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    monkeypatch.setattr("apac.data.load", refuse)
+    with pytest.raises(apac.InputError):
+        apac.train(replace(CONFIG, seed=9), copy, overwrite=True)
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
+
+
+def test_a_checkpoint_that_another_training_left_is_not_gone_on_with(folder, tmp_path):
+    other = replace(CONFIG, seed=8)
+    checkpoint.save(tmp_path / "checkpoint.safetensors", loop.begin(other), other)
+    assert torch.equal(weights_of(apac.train(CONFIG, tmp_path).network), weights_of(apac.load(folder).network))
+
+
+def test_whitening_is_fitted_on_the_images_that_are_trained_on_alone(monkeypatch):
+    random = generator(0, "test", 0)
+    train, test = (torch.randint(256, (n, 3, 32, 32), dtype=torch.uint8, generator=random) for n in (40, 20))
+    labels = torch.arange(40) % 10
+    classes = tuple("abcdefghij")
+    stub = Dataset("cifar10", train, labels, test, labels[:20], classes)
+    monkeypatch.setattr("apac.data.load", lambda name, progress: stub)
+    fitted = []
+    monkeypatch.setattr("apac.run.fit_whitening", lambda images: fitted.append(images) or Scaling())
+    run = apac.train(apac.TrainConfig("cifar10", "cnn", epochs=1, batch=10, validation=0.25))
+    assert len(fitted[0]) == 30
+    allowed = {image.numpy().tobytes() for image in train}
+    assert all(image.numpy().tobytes() in allowed for image in fitted[0])
+    assert run.classes == classes
 
 
 def test_a_killed_training_goes_on_to_the_same_result(folder, tmp_path, monkeypatch):
@@ -109,10 +155,10 @@ def test_a_killed_training_goes_on_to_the_same_result(folder, tmp_path, monkeypa
     class Kill(BaseException):
         pass
 
-    def save_each_step_then_die(self, state, epoch_ended):
+    def save_each_step_then_die(self, state):
         if state.step == 4:
             raise Kill
-        checkpoint.save(self.path, state)
+        checkpoint.save(self.path, state, self.config)
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.Checkpointer, "__call__", save_each_step_then_die)
@@ -164,11 +210,21 @@ def truncate(name: str):
         (truncate("run.json"), "damaged or truncated"),
         (truncate("weights.safetensors"), "damaged or truncated"),
         (lambda folder: (folder / "run.json").write_text("[]"), "another version of apac"),
-        (lambda folder: (folder / "run.json").write_text('{"format": 1, "complete": true}'), "is damaged"),
+        (
+            lambda folder: (folder / "run.json").write_text('{"format": 1, "complete": true}'),
+            "is damaged; train it again",
+        ),
+        (change(history=5), "do not belong together or are damaged"),
+        (change(history=[{"a": 1}]), "do not belong together or are damaged"),
+        (change(classes=["a"]), "do not belong together or are damaged"),
+        (change(image_shape=[1, 2]), "do not belong together or are damaged"),
         (change(format=99), r"made by another version of apac \(format 99, this one reads 1\)"),
         (change(complete=False), "is not finished"),
         (lambda folder: change(config={"data": "mnist-5k", "colour": 1})(folder), "is damaged"),
-        (lambda folder: change(config=apac.TrainConfig(model="mlp").to_json())(folder), "does not belong to this run"),
+        (
+            lambda folder: change(config=apac.TrainConfig(model="mlp").to_json())(folder),
+            "do not belong together or are damaged",
+        ),
         (lambda folder: change(normalisation="log")(folder), "normalis"),
     ],
 )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from apac.errors import InputError
+from apac.errors import InputError, complain
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,6 +32,17 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the f
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that apac train made.", show_default=False)]
 
 
+@app.callback(invoke_without_command=True)
+def options(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"apac {installed('augmented-pattern-classification')}")
+        raise typer.Exit
+
+
 def kindly(command: Callable[..., None]) -> Callable[..., None]:
     """Bad input, a full disk and Ctrl-C end in one sentence and exit status 2, never in a traceback."""
 
@@ -40,10 +51,12 @@ def kindly(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*arguments, **options)
         except (InputError, KeyboardInterrupt) as error:
-            _complain(str(error) or "interrupted; nothing is half-written.")
+            complain(str(error) or "interrupted; nothing is half-written.")
             raise typer.Exit(2) from None
+        except BrokenPipeError:
+            raise  # whoever read the output has enough; the command line library ends quietly
         except OSError as error:
-            _complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.")
+            complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.")
             raise typer.Exit(2) from None
 
     return wrapped
@@ -85,6 +98,7 @@ def train(
 
     from apac import run as runs
     from apac.deform.compose import Compose
+    from apac.run_folder import read_config
     from apac.terminal import watched
     from apac.training.config import TrainConfig
 
@@ -102,7 +116,7 @@ def train(
         "deformation": Compose() if plain else None,
     }
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    config = replace(runs.stored_config(out), **given) if resume else TrainConfig(**given)
+    config = replace(read_config(out), **given) if resume else TrainConfig(**given)
     with watched() as progress:
         run = runs.train(config, out, resume=resume, overwrite=overwrite, progress=progress)
     last = run.history[-1]
@@ -141,11 +155,11 @@ def evaluate(
         dataset = data.load(loaded.config.data, progress=progress)
         images = loaded.normalise(dataset.test_images)
         result = measure(loaded.classifier(seed=seed), images, dataset.test_labels, marks, progress=progress)
-    write_json(run / "evaluation.json", result.to_json())
-    write_text(run / "evaluation.csv", result.to_csv())
     print_table(error_against_m(result))
     if marks:
         print(changes(result))
+    write_json(run / "evaluation.json", result.to_json())
+    write_text(run / "evaluation.csv", result.to_csv())
     print(f"wrote {run / 'evaluation.json'} and {run / 'evaluation.csv'}")
 
 
@@ -169,6 +183,7 @@ def classify(
     from apac.classify.stopping import FixedPasses
     from apac.data.image_file import read_image
     from apac.run import load
+    from apac.terminal import print_answer
 
     rule = FixedPasses(passes)
     loaded = load(run)
@@ -177,8 +192,9 @@ def classify(
         try:
             read.append((path, *read_image(path, loaded.image_shape)))
         except InputError as error:
-            _complain(str(error))
+            complain(str(error))
             failed = True
+    answers: list[dict[str, Any]] = []
     if read:
         pixels = torch.stack([image for _, image, _ in read])
         decision = loaded.classifier(rule, seed=seed).decide(loaded.normalise(pixels))
@@ -196,11 +212,11 @@ def classify(
                 read, decision.labels, decision.log_scores, decision.standard_errors, decision.passes, strict=True
             )
         ]
-        if as_json:
-            print(json.dumps(answers, indent=2))
-        else:
-            for answer in answers:
-                _print_answer(answer)
+    if as_json:
+        print(json.dumps(answers, indent=2))
+    else:
+        for answer in answers:
+            print_answer(answer)
     if failed:
         raise typer.Exit(2)
 
@@ -230,12 +246,13 @@ def reproduce(
             result = make(chosen, out, resume=resume, overwrite=overwrite, progress=progress)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
-            f"stopped, and nothing is lost; go on with: apac reproduce {recipe} --resume --out {out}"
+            f"stopped, and what is done is kept; go on with: "
+            f"apac reproduce {recipe} --seed {seed} --resume --out {shlex.quote(str(out))}"
         ) from None
     print_table(table.error_against_m(result.deformed))
     print_table(table.summary(result.deformed, result.original, chosen.paper))
     print(table.changes(result.deformed))
-    print(f"wrote {out / 'report.html'} after {result.seconds:.0f} s")
+    print(f"wrote {out / 'report.html'} (training {result.training:.0f} s, deciding {result.deciding:.0f} s)")
 
 
 @data_app.command()
@@ -274,21 +291,6 @@ def _numbers(text: str) -> list[int]:
 
 def _finite(value: float) -> float | None:
     return value if value == value else None  # JSON has no NaN
-
-
-def _print_answer(answer: dict[str, Any]) -> None:
-    error = answer["standard_error"]
-    spread = "" if error is None else f" ± {error:.4f}"
-    print(
-        f"{answer['image']}: {answer['label']}  (mean log-probability {answer['mean_log_probability']:.4f}{spread}, "
-        f"{answer['passes']:,} passes)"
-    )
-    if answer["notes"]:
-        print(f"  the image was {', '.join(answer['notes'])}")
-
-
-def _complain(sentence: str) -> None:
-    print(f"apac: {sentence}", file=sys.stderr)
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""The one error for input that a person can correct."""
+"""The one error for input that a person can correct, and how it is told."""
+
+import sys
 
 
 class InputError(ValueError):
@@ -6,3 +8,7 @@ class InputError(ValueError):
 
     The command prints the message alone and exits with status 2. Everything else that is raised is a defect.
     """
+
+
+def complain(sentence: str) -> None:
+    print(f"apac: {sentence}", file=sys.stderr)

@@ -14,6 +14,7 @@ from torch import Tensor
 from apac.classify.classifier import Classifier
 from apac.classify.decision import rank
 from apac.classify.scores import Scores
+from apac.classify.stopping import FixedPasses
 from apac.errors import InputError
 from apac.progress import Progress, silent
 
@@ -124,10 +125,7 @@ def _check(images: Tensor, labels: Tensor, passes: Sequence[int]) -> list[int]:
         )
     if not len(images):
         raise InputError("there are no images to evaluate.")
-    for m in passes:
-        if m < 1:
-            raise InputError(f"the number of passes M must be at least 1, got {m}.")
-    return sorted(set(passes))
+    return sorted({FixedPasses(m).passes for m in passes})
 
 
 def _after(before: int, total: int, progress: Progress) -> Progress:

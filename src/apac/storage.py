@@ -55,24 +55,24 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, remedy: str) -> Any:
     try:
         return json.loads(path.read_text())
     except OSError as error:
-        raise InputError(f"could not read {path}: {error.strerror}.") from error
+        raise InputError(f"could not read {path}: {error.strerror}; {remedy}.") from error
     except ValueError as error:
-        raise InputError(f"{path} is not the JSON that apac wrote; it is damaged or truncated.") from error
+        raise InputError(f"{path} is damaged or truncated; {remedy}.") from error
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and notes that `write_tensors` wrote."""
+def read_tensors(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and notes that `write_tensors` wrote; `remedy` says what to do where they cannot be read."""
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except OSError as error:
-        raise InputError(f"could not read {path}: {error.strerror or error}.") from error
+        raise InputError(f"could not read {path}: {error.strerror or error}; {remedy}.") from error
     except SafetensorError as error:
-        raise InputError(f"{path} is damaged or truncated ({error}); it has to be made again.") from error
+        raise InputError(f"{path} is damaged or truncated; {remedy}.") from error
 
 
 def _fill(path: Path, data: bytes) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from apac.paper.table import Table
 from apac.progress import Progress
@@ -79,3 +80,15 @@ def print_table(table: Table) -> None:
     for row in table.rows:
         drawn.add_row(*row)
     Console().print(drawn)
+
+
+def print_answer(answer: dict[str, Any]) -> None:
+    """The decision of one image, and what was done to it first."""
+    error = answer["standard_error"]
+    spread = "" if error is None else f" ± {error:.4f}"
+    print(
+        f"{answer['image']}: {answer['label']}  (mean log-probability {answer['mean_log_probability']:.4f}{spread}, "
+        f"{answer['passes']:,} passes)"
+    )
+    if answer["notes"]:
+        print(f"  the image was {', '.join(answer['notes'])}")

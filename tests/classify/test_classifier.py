@@ -81,6 +81,21 @@ def test_top_k_ranks_the_classes(network, images):
         decision.top(11)
 
 
+def test_of_equal_classes_the_lower_number_comes_first():
+    decision = apac.Classifier(lambda x: torch.zeros(len(x), 50), U, apac.FixedPasses(2)).decide(
+        torch.rand(3, 1, 28, 28)
+    )
+    assert decision.top(50).tolist() == [list(range(50))] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("independent", [False, True])
+def test_images_of_any_float_type_are_decided_by_a_float32_network(network, images, dtype, independent):
+    classifier = apac.Classifier(network, U, apac.FixedPasses(3), independent=independent)
+    labels = classifier.decide(images.to(dtype).float()).log_scores
+    torch.testing.assert_close(classifier.decide(images.to(dtype)).log_scores, labels, atol=0.05, rtol=0)
+
+
 @pytest.mark.parametrize("u", [U, apac.presets.cifar10(), PER_CLASS], ids=["mnist", "cifar10", "per-class"])
 @pytest.mark.parametrize("independent", [False, True])
 @pytest.mark.parametrize("device_batch", [1, 7, 24, 64, 1000])
@@ -232,7 +247,7 @@ def test_no_images_make_an_empty_decision(network):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: apac.FixedPasses(0), "M must be at least 1, got 0"),
+        (lambda: apac.FixedPasses(0), "M must be a whole number of at least 1, got 0"),
         (lambda: apac.Classifier("cnn", U), "the network must be callable"),
         (lambda: apac.Classifier(len, "mnist"), "needs a Deformation"),
         (lambda: apac.Classifier(len, U, rule=256), "the rule must be a FixedPasses"),

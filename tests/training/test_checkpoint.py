@@ -28,16 +28,16 @@ def test_a_training_resumed_from_any_step_equals_the_uninterrupted_one(model, st
     whole = loop.begin(config)
     loop.advance(whole, config, *part, held)
 
-    def kill(state: loop.State, epoch_ended: bool) -> None:
+    def kill(state: loop.State) -> None:
         if state.step == step:
-            checkpoint.save(tmp_path / "c", state)
+            checkpoint.save(tmp_path / "c", state, config)
             raise Killed
 
     state = loop.begin(config)
     with pytest.raises(Killed):
         loop.advance(state, config, *part, held, after_step=kill)
     resumed = loop.begin(config)
-    checkpoint.restore(tmp_path / "c", resumed)
+    checkpoint.restore(tmp_path / "c", resumed, config)
     assert resumed.step == step
     loop.advance(resumed, config, *part, held)
 
@@ -55,18 +55,33 @@ def state_tensors(state: loop.State) -> dict[str, Tensor]:
     return tensors | {f"momentum.{number}": t for number, t in enumerate(momentum)}
 
 
-def test_a_checkpoint_of_another_network_is_refused(tmp_path):
-    checkpoint.save(tmp_path / "c", loop.begin(CONFIG))
-    with pytest.raises(apac.InputError, match="is not a checkpoint of this training"):
-        checkpoint.restore(tmp_path / "c", loop.begin(replace(CONFIG, model="mlp")))
+@pytest.mark.parametrize("change", [{"model": "mlp"}, {"seed": 3}, {"rate": 0.01}])
+def test_a_checkpoint_of_another_training_is_refused(change, tmp_path):
+    other = replace(CONFIG, **change)
+    checkpoint.save(tmp_path / "c", loop.begin(CONFIG), CONFIG)
+    with pytest.raises(apac.InputError, match="is not a checkpoint of this training; begin again with --overwrite"):
+        checkpoint.restore(tmp_path / "c", loop.begin(other), other)
 
 
 def test_a_truncated_checkpoint_is_refused(tmp_path):
-    checkpoint.save(tmp_path / "c", loop.begin(CONFIG))
+    checkpoint.save(tmp_path / "c", loop.begin(CONFIG), CONFIG)
     data = (tmp_path / "c").read_bytes()
     (tmp_path / "c").write_bytes(data[: len(data) // 2])
-    with pytest.raises(apac.InputError, match="damaged or truncated"):
-        checkpoint.restore(tmp_path / "c", loop.begin(CONFIG))
+    with pytest.raises(apac.InputError, match="damaged or truncated; begin again with --overwrite"):
+        checkpoint.restore(tmp_path / "c", loop.begin(CONFIG), CONFIG)
+
+
+def test_a_checkpoint_is_due_by_time_within_an_epoch_too(tmp_path, monkeypatch):
+    clock = iter([0.0, 10.0, 31.0, 31.0, 40.0])
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: next(clock))
+    keep, state = checkpoint.Checkpointer(tmp_path / "c", CONFIG, checkpoint.Stop()), loop.begin(CONFIG)
+    keep(state)
+    assert not (tmp_path / "c").exists()
+    keep(state)
+    assert (tmp_path / "c").exists()
+    (tmp_path / "c").unlink()
+    keep(state)
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_signal_asks_to_stop_and_the_handlers_come_back():

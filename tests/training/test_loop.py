@@ -92,12 +92,16 @@ def test_the_papers_rate_falls_by_9993_an_epoch_and_the_cosine_ends_at_nothing()
 def test_averaged_weights_follow_by_the_decay_and_are_the_result(part):
     trail = []
     config = replace(CONFIG, average=0.6)
-    state = train(config, part, after_step=lambda state, _: trail.append(weights_of(state.network)))
+    state = train(config, part, after_step=lambda state: trail.append(weights_of(state.network)))
     mean = weights_of(loop.begin(config).network)
     for step, weights in enumerate(trail, start=1):
         decay = min(0.6, (1 + step) / (10 + step))
         mean = decay * mean + (1 - decay) * weights
     assert state.result is state.averaged
+    held = part[0][:40], part[1][:40]
+    again = loop.begin(config)
+    loop.advance(again, config, *part, held)
+    assert again.history[-1].validation_error == loop.plain_error(state.averaged, *held)
     torch.testing.assert_close(weights_of(state.result), mean, atol=1e-6, rtol=1e-5)
 
 
@@ -124,7 +128,7 @@ def test_training_lowers_the_loss(part):
 
 
 def test_a_training_that_diverges_says_so(part):
-    with pytest.raises(apac.InputError, match=r"training diverged in step .*; try a rate below 1e\+06"):
+    with pytest.raises(apac.InputError, match=r"training diverged in step .*; begin again with a rate below 1e\+06"):
         train(replace(CONFIG, rate=1e6), part)
 
 

@@ -31,7 +31,8 @@ class Classifier:
     `network` is any callable from images to logits. The Θ of pass m depend on (seed, m) alone and serve all images of a
     call, or with `independent=True` on (seed, image, m), where an image is known by its pixels: the answer for an image
     never depends on what else is decided with it, nor on `device_batch`, the number of images that the network is given
-    at once.
+    at once. A module is put into evaluation mode for the while of a call, so give one in training mode to one call at a
+    time.
     """
 
     network: Callable[[Tensor], Tensor]
@@ -124,7 +125,7 @@ class Classifier:
         return draws.to_device(theta, images.device)
 
     def _draw_independent(self, deformation: Deformation, images: Tensor, passes: range) -> Any:
-        keys = [hashlib.blake2b(i.cpu().contiguous().numpy().tobytes(), digest_size=16).hexdigest() for i in images]
+        keys = [_digest(image) for image in images]
         each = [
             deformation.sample(1, _shape(images), generator=generator(self.seed, f"pass of {key}", m))
             for m in passes
@@ -133,7 +134,7 @@ class Classifier:
         return draws.to_device(draws.concatenate(each), images.device)
 
     def _log_probabilities(self, virtual: Tensor) -> Tensor:
-        logits = self.network(virtual)
+        logits = self.network(_as_parameters(virtual, self.network))
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(virtual):
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise InputError(f"the network must return logits of shape ({len(virtual)}, classes), got {got}.")
@@ -162,6 +163,17 @@ class Classifier:
             if not finite.all():
                 bad = index * self.device_batch + int((~finite).nonzero()[0])
                 raise InputError(f"image {bad} has NaN or infinite pixels; mend or remove it.")
+
+
+def _digest(image: Tensor) -> str:
+    """An image by its pixels, of whatever type."""
+    return hashlib.blake2b(image.cpu().double().contiguous().numpy().tobytes(), digest_size=16).hexdigest()
+
+
+def _as_parameters(images: Tensor, network: Callable[[Tensor], Tensor]) -> Tensor:
+    """Images of the type and on the device of a module's weights; as they are for any other callable."""
+    weight = next(network.parameters(), None) if isinstance(network, nn.Module) else None
+    return images if weight is None else images.to(weight.device, weight.dtype)
 
 
 def _shape(images: Tensor) -> tuple[int, int, int]:

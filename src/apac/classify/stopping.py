@@ -14,5 +14,5 @@ class FixedPasses:
     passes: int
 
     def __post_init__(self) -> None:
-        if self.passes < 1:
-            raise InputError(f"the number of passes M must be at least 1, got {self.passes}.")
+        if not isinstance(self.passes, int) or self.passes < 1:
+            raise InputError(f"the number of passes M must be a whole number of at least 1, got {self.passes!r}.")

@@ -151,7 +151,7 @@ class _Bar:
 
     def update(self, bytes: int) -> None:
         self._done += bytes
-        total = self.total or self._done
+        total = self.total or self._done + 1  # never ended where the end is not known
         self._progress(self._task, min(self._done, total), total)
 
     def reset(self) -> None:

@@ -31,32 +31,37 @@ class Result:
     original_run: Run
     deformed: Evaluation
     original: Evaluation  # plain only: without deformation there is nothing to average
-    seconds: float
+    training: float  # seconds, of both runs
+    deciding: float  # seconds
 
 
 def reproduce(
     recipe: Recipe, out: Path, *, resume: bool = False, overwrite: bool = False, progress: Progress = silent
 ) -> Result:
     """Write `out`/report.html, results.json, results.csv, the figures and both runs."""
-    _claim(out, resume=resume, overwrite=overwrite)
-    began = time.monotonic()
     dataset = data.load(recipe.deformed.data, progress=progress)
+    _claim(out, resume=resume, overwrite=overwrite)
 
     def named(name: str) -> Progress:
         return lambda task, done, total, note="": progress(f"{task}, {name}", done, total, note)
 
     run = train(recipe.deformed, out / "runs" / "deformed", resume=resume, progress=named("deformed data"))
     original_run = train(recipe.original, out / "runs" / "original", resume=resume, progress=named("original data"))
-    deformed = evaluate(
-        run.classifier(), run.normalise(dataset.test_images), dataset.test_labels, recipe.passes, progress=progress
-    )
-    original = evaluate(original_run.classifier(), original_run.normalise(dataset.test_images), dataset.test_labels, ())
-    result = Result(recipe, dataset, run, original_run, deformed, original, time.monotonic() - began)
+    began = time.monotonic()
+    seed, labels = recipe.deformed.seed, dataset.test_labels
+    images = run.normalise(dataset.test_images)
+    deformed = evaluate(run.classifier(seed=seed), images, labels, recipe.passes, progress=progress)
+    original = evaluate(original_run.classifier(), original_run.normalise(dataset.test_images), labels, ())
+    deciding = time.monotonic() - began
+    training = run.history[-1].seconds + original_run.history[-1].seconds
+    result = Result(recipe, dataset, run, original_run, deformed, original, training, deciding)
     _write(result, out)
     return result
 
 
 def _claim(out: Path, *, resume: bool, overwrite: bool) -> None:
+    if resume and overwrite:
+        raise InputError("choose --resume to go on with a report or --overwrite to replace it, not both.")
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; a report needs a folder.")
     if not (out / "runs").exists() or resume:
@@ -91,7 +96,7 @@ def _draw(result: Result) -> dict[str, tuple[bytes, str, str]]:
         best_two = deformed.scores.log_mean.topk(2).values
         clearest = max(deformed.corrected, key=lambda index: float(best_two[index, 0] - best_two[index, 1]))
         chosen = slice(clearest, clearest + 1)
-        classifier = run.classifier(FixedPasses(largest))
+        classifier = run.classifier(FixedPasses(largest), seed=run.config.seed)
         found["corrected"] = (
             figures.corrected(
                 run.normalise(dataset.test_images[chosen]), labels[chosen], classifier, pixels[chosen], classes
@@ -109,7 +114,7 @@ def _draw(result: Result) -> dict[str, tuple[bytes, str, str]]:
     # one image of each of the first eight classes
     originals = pixels[[int((labels == c).nonzero()[0]) for c in range(min(8, len(classes)))]]
     found["deformed-samples"] = (
-        figures.deformed_samples(originals, run.config.deformation),
+        figures.deformed_samples(originals, run.config.deformation, seed=run.config.seed),
         "Deformed samples",
         "What the network was trained on, and what it is asked about: fresh draws of the same distribution.",
     )
@@ -134,7 +139,7 @@ def _form(result: Result) -> dict[str, Any]:
     return {
         "recipe": recipe.name,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": round(result.seconds, 1),
+        "seconds": {"training": round(result.training, 1), "deciding": round(result.deciding, 1)},
         "versions": result.run.versions,
         "paper_percent": {"apac": recipe.paper.apac, "plain": recipe.paper.plain, "original": recipe.paper.original},
         "deformed": {"config": result.run.config.to_json(), "evaluation": deformed.to_json()},
@@ -144,7 +149,6 @@ def _form(result: Result) -> dict[str, Any]:
 
 def _html(result: Result, pictures: dict[str, tuple[bytes, str, str]]) -> str:
     config, run = result.run.config, result.run
-    seconds = run.history[-1].seconds + result.original_run.history[-1].seconds
     sections = [
         report.Section(
             "Result",
@@ -157,12 +161,12 @@ def _html(result: Result, pictures: dict[str, tuple[bytes, str, str]]) -> str:
         report.Section(
             "How it was made",
             facts={
-                "command": f"apac reproduce {result.recipe.name}",
+                "command": f"apac reproduce {result.recipe.name} --seed {config.seed}",
                 "deformation": repr(config.deformation),
                 "training": f"{config.network}, {config.epochs} epochs, batch {config.batch}, rate {config.rate:g}, "
                 f"{config.schedule} schedule, momentum {config.momentum}, L2 {config.l2:g}, "
                 f"average {config.average:g}, validation {config.validation:g}, seed {config.seed}",
-                "training time": f"{seconds:.0f} s for both",
+                "time": f"training {result.training:.0f} s, deciding {result.deciding:.0f} s",
                 **run.versions,
             },
         ),

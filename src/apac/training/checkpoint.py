@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from apac.errors import InputError
 from apac.storage import read_tensors, write_tensors
+from apac.training.config import TrainConfig
 from apac.training.loop import Epoch, State
 
-SECONDS_BETWEEN = 15.0  # at most so much work is lost when a training is killed, or one epoch where that is longer
+SECONDS_BETWEEN = 30.0  # at most so much work is lost when a training is killed
 
 
-def save(path: Path, state: State) -> None:
+def save(path: Path, state: State, config: TrainConfig) -> None:
     tensors = {f"network.{name}": tensor for name, tensor in state.network.state_dict().items()}
     if state.averaged is not None:
         tensors |= {f"averaged.{name}": tensor for name, tensor in state.averaged.state_dict().items()}
@@ -29,6 +30,7 @@ def save(path: Path, state: State) -> None:
         if velocity is not None:
             tensors[f"velocity.{name}"] = velocity
     progress = {
+        "config": config.to_json(),
         "step": state.step,
         "loss_sum": state.loss_sum,
         "seconds": state.seconds,
@@ -37,11 +39,13 @@ def save(path: Path, state: State) -> None:
     write_tensors(path, tensors, {"state": json.dumps(progress)})
 
 
-def restore(path: Path, state: State) -> None:
+def restore(path: Path, state: State, config: TrainConfig) -> None:
     """Put a fresh state where the checkpoint was."""
-    tensors, notes = read_tensors(path)
+    tensors, notes = read_tensors(path, "begin again with --overwrite")
     try:
         progress = json.loads(notes["state"])
+        if TrainConfig.from_json(progress["config"]) != config:
+            raise ValueError("another configuration")
         _fill(state.network, "network.", tensors)
         if state.averaged is not None:
             _fill(state.averaged, "averaged.", tensors)
@@ -63,25 +67,25 @@ def _fill(network: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> None:
 class Checkpointer:
     """Saves now and then, and when asked to stop. `after_step` of the loop."""
 
-    def __init__(self, path: Path, stop: Stop) -> None:
-        self.path, self.stop = path, stop
+    def __init__(self, path: Path, config: TrainConfig, stop: Stop) -> None:
+        self.path, self.config, self.stop = path, config, stop
         self.saved = time.monotonic()
 
-    def __call__(self, state: State, epoch_ended: bool) -> None:
-        due = epoch_ended and time.monotonic() - self.saved >= SECONDS_BETWEEN
-        if due or self.stop.asked:
-            save(self.path, state)
+    def restore(self, state: State) -> None:
+        """Go on where an earlier training stopped, if one did."""
+        if self.path.exists():
+            restore(self.path, state, self.config)
+
+    def __call__(self, state: State) -> None:
+        if self.stop.asked or time.monotonic() - self.saved >= SECONDS_BETWEEN:
+            save(self.path, state, self.config)
             self.saved = time.monotonic()
         if self.stop.asked:
-            raise Stopped(state)
+            raise Stopped
 
 
 class Stopped(Exception):
     """The training was asked to stop, and its state is on disk."""
-
-    def __init__(self, state: State) -> None:
-        super().__init__()
-        self.state = state
 
 
 class Stop:

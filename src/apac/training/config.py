@@ -15,6 +15,8 @@ from apac.errors import InputError
 FAMILY = {"mnist-5k": "mnist", "mnist": "mnist", "cifar10": "cifar10"}
 PRESET = {"mnist": presets.mnist, "cifar10": presets.cifar10}
 
+CLASSES = 10  # of every data set here
+
 # (initial rate, L2 factor) of the paper's training details
 PAPER = {
     "mnist-cnn": (2**-4, 5e-7),
@@ -54,14 +56,19 @@ class TrainConfig:
                 object.__setattr__(self, name, value)
         if not isinstance(self.deformation, Deformation):
             raise InputError(f"the deformation must be a Deformation, got {self.deformation!r}.")
-        if isinstance(self.deformation, PerClass) and self.deformation.classes != 10:
-            raise InputError(f"{self.data} has 10 classes, but the PerClass was made for {self.deformation.classes}.")
+        if isinstance(self.deformation, PerClass) and self.deformation.classes != CLASSES:
+            raise InputError(
+                f"{self.data} has {CLASSES} classes, but the PerClass was made for {self.deformation.classes}."
+            )
         self._check_numbers()
 
     def _check_numbers(self) -> None:
-        for name, least in (("epochs", 1), ("batch", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        for name in ("epochs", "batch", "seed"):
+            if not isinstance(getattr(self, name), int):
+                raise InputError(f"{name} must be a whole number, got {getattr(self, name)!r}.")
+        for name in ("epochs", "batch"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if not 0 < self.rate < math.inf:  # type: ignore[operator]
             raise InputError(f"the rate must be above 0, got {self.rate}.")
         for name in ("momentum", "average", "validation"):

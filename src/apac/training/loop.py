@@ -79,7 +79,7 @@ def advance(
     labels: Tensor,
     held_out: tuple[Tensor, Tensor],
     *,
-    after_step: Callable[[State, bool], None] = lambda state, epoch_ended: None,
+    after_step: Callable[[State], None] = lambda state: None,
     progress: Progress = silent,
 ) -> None:
     """Train from wherever the state is to the last epoch. Images (N, C, H, W) are normalised, labels (N,) int64.
@@ -114,16 +114,18 @@ def advance(
         state.seconds = time.monotonic() - began
         if not math.isfinite(state.loss_sum):
             raise InputError(
-                f"training diverged in step {state.step} (the loss is not finite); try a rate below {config.rate:g}."
+                f"training diverged in step {state.step} (the loss is not finite); "
+                f"begin again with a rate below {config.rate:g}."
             )
-        epoch_ended = state.step % steps == 0
-        if epoch_ended:
+        ended = state.step % steps == 0
+        if ended:
             error = plain_error(state.result, *held_out) if len(held_out[0]) else None
-            mean_loss, state.loss_sum = state.loss_sum / steps, 0.0
             state.seconds = time.monotonic() - began
-            state.history.append(Epoch(state.step // steps, rate, mean_loss, error, state.seconds))
-        progress("training", state.step * config.batch, total * config.batch, _note(state, config))
-        after_step(state, epoch_ended)
+            state.history.append(Epoch(state.step // steps, rate, state.loss_sum / steps, error, state.seconds))
+        progress("training", state.step * config.batch, total * config.batch, _note(state, config, rate, steps))
+        if ended:
+            state.loss_sum = 0.0
+        after_step(state)
 
 
 def rate_at(config: TrainConfig, step: int, steps: int) -> float:
@@ -159,11 +161,10 @@ def _follow(averaged: nn.Module, network: nn.Module, decay: float, step: int) ->
     torch._foreach_lerp_(list(averaged.parameters()), list(network.parameters()), weight)
 
 
-def _note(state: State, config: TrainConfig) -> str:
-    """The epoch under way, and what the last complete one came to."""
-    epoch = f"epoch {min(len(state.history) + 1, config.epochs)}/{config.epochs}"
-    if not state.history:
-        return epoch
-    last = state.history[-1]
-    error = "" if last.validation_error is None else f", validation error {last.validation_error:.2%}"
-    return f"{epoch}, rate {last.rate:.2g}, loss {last.loss:.4f}{error}"
+def _note(state: State, config: TrainConfig, rate: float, steps: int) -> str:
+    """The epoch under way with its loss so far, and the last validation error."""
+    epoch, done = (state.step - 1) // steps + 1, (state.step - 1) % steps + 1
+    error = state.history[-1].validation_error if state.history else None
+    return f"epoch {epoch}/{config.epochs}, rate {rate:.2g}, loss {state.loss_sum / done:.4f}" + (
+        "" if error is None else f", validation error {error:.2%}"
+    )

@@ -1,0 +1,108 @@
+"""A run on disk: run.json says what it is; weights.safetensors, or checkpoint.safetensors until it is trained."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from apac.errors import InputError
+from apac.storage import read_json, read_tensors, write_json, write_tensors
+from apac.training.config import TrainConfig
+
+FORMAT = 1  # another number is refused
+AGAIN = "train it again with --overwrite"
+
+
+def check_free(folder: Path, config: TrainConfig, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that this training may not use; changes nothing."""
+    if resume and overwrite:
+        raise InputError("choose --resume to go on with a run or --overwrite to replace it, not both.")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; a run needs a folder.")
+    if not holds_run(folder) or overwrite:
+        return
+    if not resume:
+        raise InputError(
+            f"{folder} already holds a run; go on with it by --resume, replace it by --overwrite, "
+            f"or choose another folder."
+        )
+    if read_config(folder) != config:
+        raise InputError(
+            f"{folder} holds a run of another configuration; resume it with its own, or choose another folder."
+        )
+
+
+def claim(folder: Path, config: TrainConfig, *, resume: bool) -> None:
+    """Make the folder this training's. What another left there goes, unless it is resumed."""
+    if resume and holds_run(folder):
+        return
+    write_json(folder / "run.json", {"format": FORMAT, "complete": False, "config": config.to_json()})
+    checkpoint_of(folder).unlink(missing_ok=True)
+    (folder / "weights.safetensors").unlink(missing_ok=True)
+
+
+def release(folder: Path) -> None:
+    """Undo `claim` for a training that failed before it left a checkpoint."""
+    if not checkpoint_of(folder).exists():
+        (folder / "run.json").unlink(missing_ok=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def checkpoint_of(folder: Path) -> Path:
+    return folder / "checkpoint.safetensors"
+
+
+def resume_command(folder: Path) -> str:
+    return f"apac train --resume --out {shlex.quote(str(folder))}"
+
+
+def holds_run(folder: Path) -> bool:
+    return (folder / "run.json").exists()
+
+
+def is_complete(folder: Path) -> bool:
+    return holds_run(folder) and bool(_read_form(folder)["complete"])
+
+
+def read_config(folder: Path) -> TrainConfig:
+    """The configuration of a run, finished or not."""
+    form = _read_form(folder)
+    try:
+        return TrainConfig.from_json(form["config"])
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{folder / 'run.json'} is damaged; {AGAIN}.") from error
+
+
+def write(folder: Path, form: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Store a complete run. Until run.json is replaced, the last step, the folder holds the training under way."""
+    write_tensors(folder / "weights.safetensors", tensors, {})
+    write_json(folder / "run.json", {"format": FORMAT, "complete": True, **form})
+    checkpoint_of(folder).unlink(missing_ok=True)
+
+
+def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What `write` stored."""
+    form = _read_form(folder)
+    if not form["complete"]:
+        raise InputError(f"the training in {folder} is not finished; go on with it: {resume_command(folder)}")
+    return form, read_tensors(folder / "weights.safetensors", AGAIN)[0]
+
+
+def _read_form(folder: Path) -> dict[str, Any]:
+    path = folder / "run.json"
+    if not path.exists():
+        raise InputError(f"{folder} holds no run (there is no run.json in it); make one with apac train.")
+    form = read_json(path, AGAIN)
+    found = form.get("format") if isinstance(form, dict) else None
+    if found != FORMAT:
+        raise InputError(
+            f"the run in {folder} was made by another version of apac (format {found}, this one reads {FORMAT}); "
+            f"use that version, or {AGAIN}."
+        )
+    if not {"complete", "config"} <= form.keys():
+        raise InputError(f"{path} is damaged; {AGAIN}.")
+    return form  # type: ignore[no-any-return]
