@@ -91,4 +91,4 @@ def print_answer(answer: dict[str, Any]) -> None:
         f"{answer['passes']:,} passes)"
     )
     if answer["notes"]:
-        print(f"  the image was {', '.join(answer['notes'])}")
+        print(f"  prepared: {', '.join(answer['notes'])}")

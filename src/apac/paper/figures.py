@@ -165,7 +165,7 @@ def _bars(axes: Any, log_scores: Tensor, classes: Sequence[str], truth: int, tit
     best = int(log_scores.argmax())
     colours = [APAC if c == truth else PLAIN if c == best else "#cccccc" for c in range(len(classes))]
     axes.bar(range(len(classes)), log_scores.tolist(), color=colours)
-    axes.set_title(f"{title}: {classes[best]}", fontsize=9, color=APAC if best == truth else PLAIN)
+    axes.set_title(f"{title}: {classes[best]}", fontsize=8, color=APAC if best == truth else PLAIN)
     axes.set_xticks(range(len(classes)), classes, fontsize=8)
     axes.tick_params(axis="y", labelsize=7)
     axes.spines[["top", "right"]].set_visible(False)
@@ -174,5 +174,5 @@ def _bars(axes: Any, log_scores: Tensor, classes: Sequence[str], truth: int, tit
 def _png(figure: Figure) -> bytes:
     FigureCanvasAgg(figure)
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=150)
+    figure.savefig(file, format="png", dpi=150, bbox_inches="tight", pad_inches=0.08)
     return file.getvalue()

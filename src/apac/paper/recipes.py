@@ -3,9 +3,13 @@
 mnist-5k-cnn (the default)
     row       MNIST CNN of the paper's Table 2, on the 4,000 + 1,000 digits that come with the package
     command   apac reproduce --out report
+    expected  original 2.3 %, plain 1.1 %, APAC 0.9 % (seed 0; one seed scatters by about 0.3 points)
+    time      2 1/4 minutes on 2 cores
 mnist-5k-mlp
     row       MNIST MLP of the paper's Table 2, on the same digits
     command   apac reproduce mnist-5k-mlp --out report-mlp
+    expected  original 4.6 %, plain 1.1 %, APAC 1.4 % (seed 0): an MLP needs far more epochs before APAC helps
+    time      3 1/4 minutes on 2 cores
 """
 
 from __future__ import annotations
@@ -64,7 +68,7 @@ RECIPES = {
         ),
         Recipe(
             "mnist-5k-mlp",
-            TrainConfig("mnist-5k", "mlp", epochs=60, batch=100, rate=0.05, schedule="cosine", validation=0.05),
+            TrainConfig("mnist-5k", "mlp", epochs=80, batch=100, rate=0.1, schedule="cosine", validation=0.05),
             passes=(1, 4, 16, 64, 256),
         ),
     )

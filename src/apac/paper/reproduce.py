@@ -129,7 +129,8 @@ def _draw(result: Result) -> dict[str, tuple[bytes, str, str]]:
         found["first-layer-weights"] = (
             weights,
             "First-layer weights",
-            "Randomly chosen weight maps: local features after deformed training, global patterns after original.",
+            "Randomly chosen weight maps. The paper finds local features after deformed training, which begin to show "
+            "here, and none after original training.",
         )
     return found
 
