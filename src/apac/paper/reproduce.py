@@ -150,12 +150,14 @@ def _form(result: Result) -> dict[str, Any]:
 
 def _html(result: Result, pictures: dict[str, tuple[bytes, str, str]]) -> str:
     config, run = result.run.config, result.run
+    images = len(result.dataset.train_images)
+    held = round(config.validation * images)
     sections = [
         report.Section(
             "Result",
             table=table.summary(result.deformed, result.original, result.recipe.paper),
             text=f"The paper trains on the full set for 15,000 epochs; here it was {config.epochs} epochs on "
-            f"{len(result.dataset.train_images):,} images.",
+            f"{images - held:,} images, with {held:,} held out.",
         ),
         *(report.Section(title, picture=picture, caption=caption) for picture, title, caption in pictures.values()),
         report.Section("All M", table=table.error_against_m(result.deformed)),
