@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import settings
 from torch import Tensor
 
 from apac.randomness import generator
+
+# The same examples every time, however busy the machine.
+settings.register_profile("apac", deadline=None, derandomize=True)
+settings.load_profile("apac")
 
 
 @pytest.fixture(autouse=True, scope="session")

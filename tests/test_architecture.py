@@ -16,7 +16,7 @@ SOURCE = Path(apac.__file__).parent
 # A module imports only from layers above its own, or from its own folder.
 LAYERS = [
     {"errors", "progress"},
-    {"storage", "randomness"},
+    {"storage", "randomness", "arguments"},
     {"deform", "data", "models"},
     {"classify", "training"},
     {"run_folder"},

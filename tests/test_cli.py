@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner, Result
 
@@ -134,9 +136,9 @@ def test_the_version_is_printed():
 
 
 def test_a_closed_pipe_ends_quietly(run, digit):
-    command = f"{sys.executable} -m apac classify {run} {digit[0]} --passes 1 | head -c 0"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
-    assert done.stderr == ""
+    command = shlex.join([sys.executable, "-m", "apac", "classify", str(run), str(digit[0]), "--passes", "1"])
+    done = subprocess.run(f"{command} | head -c 0", shell=True, capture_output=True, text=True, check=False)
+    assert done.stderr == "deciding: 100 %\n"
 
 
 def test_classify_decides_the_good_images_and_names_the_bad_one(run, digit, tmp_path):
@@ -144,7 +146,7 @@ def test_classify_decides_the_good_images_and_names_the_bad_one(run, digit, tmp_
     result = call("classify", run, tmp_path / "empty.png", digit[0], "--passes", 4)
     assert result.exit_code == 2
     assert str(digit[0]) in result.stdout
-    assert re.fullmatch(r"apac: .*empty.png is empty.*", result.stderr.strip())
+    assert re.fullmatch(r"apac: .*empty.png is empty.*", result.stderr.splitlines()[0])
 
 
 def test_reproduce_writes_a_report_that_stands_alone(tmp_path, monkeypatch):
@@ -171,9 +173,16 @@ def test_reproduce_writes_a_report_that_stands_alone(tmp_path, monkeypatch):
     assert page.count("data:image/png") == len(list(out.glob("*.png")))
 
     assert "already holds a report" in refusal("reproduce", "mnist-5k-mlp", "--out", out)
+    (out / "runs" / "mine").mkdir()  # a run of the user's own beside those of the report
+    (out / "runs" / "mine" / "run.json").write_text("{}")
     before = (out / "runs" / "deformed" / "weights.safetensors").stat().st_mtime_ns
     assert call("reproduce", "mnist-5k-mlp", "--out", out, "--resume").exit_code == 0
     assert (out / "runs" / "deformed" / "weights.safetensors").stat().st_mtime_ns == before
+    (out / "corrected.png").write_bytes(b"of an earlier report")
+    assert call("reproduce", "mnist-5k-mlp", "--out", out, "--overwrite", "--seed", 1).exit_code == 0
+    assert (out / "runs" / "mine" / "run.json").exists()
+    assert json.loads((out / "results.json").read_text())["deformed"]["config"]["seed"] == 1
+    assert not (out / "corrected.png").exists() or (out / "corrected.png").stat().st_size > 1000
 
 
 def test_data_path_follows_the_environment(tmp_path, monkeypatch):
@@ -218,7 +227,7 @@ def test_a_bad_image_is_refused_in_one_sentence(run, tmp_path, make, sentence):
     [
         (["train", "--data", "svhn", "--out", "OUT"], "there is no data set 'svhn'"),
         (["train", "--model", "rnn", "--out", "OUT"], "there is no model 'rnn'"),
-        (["train", "--epochs", 0, "--out", "OUT"], "epochs must be at least 1"),
+        (["train", "--epochs", 0, "--out", "OUT"], "epochs of a TrainConfig must be a whole number of at least 1"),
         (["train", "--validation", 0.9999, "--out", "OUT"], "leaves none to train on"),
         (["train", "--out", "RUN", "--resume", "--overwrite"], "not both"),
         (["reproduce", "--out", "OUT", "--resume", "--overwrite"], "not both"),
@@ -226,10 +235,10 @@ def test_a_bad_image_is_refused_in_one_sentence(run, tmp_path, make, sentence):
         (["train", "--out", "RUN", "--resume", "--epochs", 9], "holds a run of another configuration"),
         (["train", "--out", "OUT", "--resume"], "holds no run"),
         (["evaluate", "OUT"], "holds no run"),
-        (["evaluate", "RUN", "--passes", "0,4"], "M must be a whole number of at least 1"),
+        (["evaluate", "RUN", "--passes", "0,4"], "must be a whole number of at least 1, got 0"),
         (["evaluate", "RUN", "--passes", "four"], "whole numbers separated by commas"),
         (["classify", "OUT", "x.png"], "holds no run"),
-        (["classify", "RUN", "x.png", "--passes", 0], "M must be a whole number of at least 1"),
+        (["classify", "RUN", "x.png", "--passes", 0], "must be a whole number of at least 1, got 0"),
         (["reproduce", "imagenet", "--out", "OUT"], "there is no recipe 'imagenet'; choose one of mnist-5k-cnn"),
         (["data", "fetch", "svhn"], "no data set 'svhn'"),
     ],
@@ -239,6 +248,26 @@ def test_bad_arguments_are_refused_in_one_sentence_and_write_nothing(run, tmp_pa
     assert sentence in refusal(*({"OUT": tmp_path / "out", "RUN": run}.get(a, a) for a in arguments))
     assert not (tmp_path / "out").exists()
     assert sorted(run.iterdir()) == before
+
+
+def test_a_killed_training_goes_on_to_the_same_weights(tmp_path):
+    """Killed by SIGKILL, which nothing can handle, in the middle of an epoch."""
+    config = apac.TrainConfig(epochs=2, batch=200, seed=6)
+    code = (
+        "import sys, torch, apac\nfrom apac.training import checkpoint\n"
+        "torch.set_num_threads(1)\ncheckpoint.SECONDS_BETWEEN = 0.0\n"
+        "apac.train(apac.TrainConfig(epochs=2, batch=200, seed=6), sys.argv[1])\n"
+    )
+    out = tmp_path / "run"
+    process = subprocess.Popen([sys.executable, "-c", code, str(out)])
+    while not (out / "checkpoint.safetensors").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    resumed, whole = apac.train(config, out, resume=True), apac.train(config)
+    for name, tensor in whole.network.state_dict().items():
+        assert torch.equal(tensor, resumed.network.state_dict()[name])
 
 
 def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(tmp_path):
@@ -255,7 +284,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(tmp_path):
     assert stdout == ""
     last = stderr.strip().splitlines()[-1]
     assert re.match(r"apac: stopped in epoch \d+ of 40, and its state is kept; go on with: ", last)
-    assert last.endswith(f"apac train --resume --out {out}")
+    assert last.endswith(f"apac train --resume --out {shlex.quote(str(out))}")
     assert "Traceback" not in stderr
     assert sorted(path.name for path in out.iterdir()) == ["checkpoint.safetensors", "run.json"]
     assert "is not finished" in refusal("evaluate", out)

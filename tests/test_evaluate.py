@@ -129,7 +129,7 @@ def test_progress_runs_from_the_first_pass_to_the_last_once(network, part):
         (torch.full((60,), -1), (1,), "labels must be between 0 and 9"),
         (torch.zeros(59, dtype=torch.long), (1,), "60 images need 60 whole-number labels"),
         (torch.zeros(60), (1,), "whole-number labels"),
-        (torch.zeros(60, dtype=torch.long), (4, 0), "M must be a whole number of at least 1, got 0"),
+        (torch.zeros(60, dtype=torch.long), (4, 0), "whole number of at least 1, got 0"),
     ],
 )
 def test_wrong_labels_or_passes_are_refused_in_one_sentence(network, part, labels, passes, sentence):

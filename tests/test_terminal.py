@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
+
 from apac import terminal
 
 
@@ -26,12 +32,7 @@ def test_a_long_task_has_a_line_now_and_then_with_the_time_left(capsys, monkeypa
     assert capsys.readouterr().err.splitlines() == ["training: 0 %", "training: 50 %, 12 s left"]
 
 
-def test_on_a_terminal_there_is_a_bar(capfd):
-    import os
-    import pty
-    import subprocess
-    import sys
-
+def test_on_a_terminal_there_is_a_bar():
     code = (
         "import time\nfrom apac.terminal import watched\n"
         "with watched() as progress:\n"
@@ -39,10 +40,15 @@ def test_on_a_terminal_there_is_a_bar(capfd):
         "        progress('training', done, 3, 'loss 0.5'); time.sleep(0.1)\n"
     )
     master, slave = pty.openpty()
-    subprocess.run([sys.executable, "-c", code], stderr=slave, check=True)
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=slave)
     os.close(slave)
-    seen = os.read(master, 100_000).decode()
+    data = b""
+    with suppress(OSError):  # the end of a terminal is an error
+        while part := os.read(master, 4096):
+            data += part
     os.close(master)
+    assert process.wait() == 0
+    seen = data.decode()
     assert "━" in seen
     assert "loss 0.5" in seen
     assert "100%" in seen

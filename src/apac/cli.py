@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from apac.errors import InputError, complain
+from apac.errors import InputError
+from apac.terminal import complain, print_answer, print_table, watched
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -99,7 +101,6 @@ def train(
     from apac import run as runs
     from apac.deform.compose import Compose
     from apac.run_folder import read_config
-    from apac.terminal import watched
     from apac.training.config import TrainConfig
 
     options = {
@@ -122,7 +123,7 @@ def train(
     last = run.history[-1]
     held = "" if last.validation_error is None else f", plain error on held-out images {last.validation_error:.2%}"
     print(f"{out}: {config.network}, {last.epoch} epochs in {last.seconds:.0f} s, loss {last.loss:.4f}{held}")
-    print(f"next: apac evaluate {out}")
+    print(f"next: apac evaluate {shlex.quote(str(out))}")
 
 
 @app.command()
@@ -144,7 +145,6 @@ def evaluate(
     from apac.paper.table import changes, error_against_m
     from apac.run import load
     from apac.storage import write_json, write_text
-    from apac.terminal import print_table, watched
 
     marks = _numbers(passes)
     loaded = load(run)
@@ -183,7 +183,6 @@ def classify(
     from apac.classify.stopping import FixedPasses
     from apac.data.image_file import read_image
     from apac.run import load
-    from apac.terminal import print_answer
 
     rule = FixedPasses(passes)
     loaded = load(run)
@@ -196,8 +195,9 @@ def classify(
             failed = True
     answers: list[dict[str, Any]] = []
     if read:
-        pixels = torch.stack([image for _, image, _ in read])
-        decision = loaded.classifier(rule, seed=seed).decide(loaded.normalise(pixels))
+        pixels = loaded.normalise(torch.stack([image for _, image, _ in read]))
+        with watched() as progress:
+            decision = loaded.classifier(rule, seed=seed).decide(pixels, progress=progress)
         answers = [
             {
                 "image": str(path),
@@ -238,7 +238,6 @@ def reproduce(
     """
     from apac.paper import recipes, table
     from apac.paper.reproduce import reproduce as make
-    from apac.terminal import print_table, watched
 
     chosen = recipes.find(recipe, seed=seed)
     try:
@@ -263,7 +262,6 @@ def fetch(name: Annotated[str, typer.Argument(help="mnist or cifar10.", show_def
     Example:  apac data fetch mnist
     """
     from apac import data
-    from apac.terminal import watched
 
     with watched() as progress:
         path = data.fetch(name, progress=progress)
@@ -283,14 +281,18 @@ def path() -> None:
 
 
 def _numbers(text: str) -> list[int]:
+    from apac.classify.stopping import FixedPasses
+
     try:
-        return [int(part) for part in text.split(",")]
+        return [FixedPasses(int(part)).passes for part in text.split(",")]
+    except InputError:
+        raise
     except ValueError:
         raise InputError(f"--passes takes whole numbers separated by commas, such as 1,4,16, got {text!r}.") from None
 
 
 def _finite(value: float) -> float | None:
-    return value if value == value else None  # JSON has no NaN
+    return value if math.isfinite(value) else None  # JSON has no NaN
 
 
 def main() -> None:

@@ -1,6 +1,4 @@
-"""The one error for input that a person can correct, and how it is told."""
-
-import sys
+"""The one error for input that a person can correct."""
 
 
 class InputError(ValueError):
@@ -8,7 +6,3 @@ class InputError(ValueError):
 
     The command prints the message alone and exits with status 2. Everything else that is raised is a defect.
     """
-
-
-def complain(sentence: str) -> None:
-    print(f"apac: {sentence}", file=sys.stderr)

@@ -15,6 +15,7 @@ from apac import data, models, run_folder
 from apac.classify.classifier import DEFAULT_RULE, Classifier
 from apac.classify.decision import Combine
 from apac.classify.stopping import FixedPasses
+from apac.data.base import check_pixels
 from apac.data.normalise import Normalisation, Scaling, normalisation_from
 from apac.data.zca import fit as fit_whitening
 from apac.errors import InputError
@@ -39,10 +40,11 @@ class Run:
 
     def normalise(self, images: Tensor) -> Tensor:
         """Bytes (N, C, H, W) to what the network was trained on."""
-        if images.dtype != torch.uint8 or tuple(images.shape[1:]) != self.image_shape:
+        check_pixels(images)
+        if tuple(images.shape[1:]) != self.image_shape:
             raise InputError(
-                f"this run normalises uint8 images of shape (N, {', '.join(map(str, self.image_shape))}), "
-                f"got {images.dtype} {tuple(images.shape)}."
+                f"this run normalises images of shape (N, {', '.join(map(str, self.image_shape))}), "
+                f"got {tuple(images.shape)}."
             )
         return self.normalisation.apply(images)
 

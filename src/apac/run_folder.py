@@ -40,6 +40,16 @@ def claim(folder: Path, config: TrainConfig, *, resume: bool) -> None:
     if resume and holds_run(folder):
         return
     write_json(folder / "run.json", {"format": FORMAT, "complete": False, "config": config.to_json()})
+    _discard_state(folder)
+
+
+def discard(folder: Path) -> None:
+    """Remove a run, and nothing else that the folder may hold."""
+    _discard_state(folder)
+    (folder / "run.json").unlink(missing_ok=True)
+
+
+def _discard_state(folder: Path) -> None:
     checkpoint_of(folder).unlink(missing_ok=True)
     (folder / "weights.safetensors").unlink(missing_ok=True)
 

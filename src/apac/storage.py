@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ from apac.errors import InputError
 
 
 def write_text(path: Path, text: str) -> None:
-    write_whole(path, lambda temporary: _fill(temporary, text.encode()))
+    write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    write_whole(path, lambda temporary: _fill(temporary, data))
+    write_whole(path, lambda temporary: temporary.write_bytes(data))
 
 
 def write_json(path: Path, form: Any) -> None:
@@ -34,16 +35,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str,
     write_whole(path, lambda temporary: save_file(plain, temporary, metadata=dict(notes)))
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """`write` fills a file beside `path`, which then takes its place in one step."""
-    temporary = None
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
         write(temporary)
-        temporary.chmod(0o644)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
@@ -51,7 +48,7 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"could not write {path}: {reason}; what was there before is unchanged.") from error
     finally:
-        if temporary is not None:
+        with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
@@ -73,7 +70,3 @@ def read_tensors(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, 
         raise InputError(f"could not read {path}: {error.strerror or error}; {remedy}.") from error
     except SafetensorError as error:
         raise InputError(f"{path} is damaged or truncated; {remedy}.") from error
-
-
-def _fill(path: Path, data: bytes) -> None:
-    path.write_bytes(data)

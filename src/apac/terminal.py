@@ -6,10 +6,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from apac.paper.table import Table
 from apac.progress import Progress
+
+if TYPE_CHECKING:  # it would bring torch, which takes long
+    from apac.paper.table import Table
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -20,28 +22,30 @@ def watched() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield Lines()
         return
-    from rich import progress as rich_progress
+    from rich import progress as bars
     from rich.console import Console
+    from rich.text import Text
 
-    bar = rich_progress.Progress(
-        rich_progress.TextColumn("{task.description}"),
-        rich_progress.BarColumn(bar_width=24),
-        rich_progress.TaskProgressColumn(),
-        rich_progress.TextColumn("{task.fields[speed]}"),
-        rich_progress.TimeRemainingColumn(compact=True),
-        rich_progress.TextColumn("[dim]{task.fields[note]}"),
-        console=Console(stderr=True),
-        refresh_per_second=4,
-    )
-    tasks: dict[str, rich_progress.TaskID] = {}
+    class Speed(bars.ProgressColumn):
+        def render(self, task: bars.Task) -> Text:
+            return Text(f"{task.speed or 0:,.0f}/s")
 
-    def show(task: str, done: int, total: int, note: str = "") -> None:
-        if task not in tasks:
-            tasks[task] = bar.add_task(task, total=total, note=note, speed="")
-        row = bar._tasks[tasks[task]]
-        bar.update(tasks[task], completed=done, total=total, note=note, speed=f"{row.speed or 0:,.0f}/s")
+    columns = [
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(bar_width=24),
+        bars.TaskProgressColumn(),
+        Speed(),
+        bars.TimeRemainingColumn(compact=True),
+        bars.TextColumn("[dim]{task.fields[note]}"),
+    ]
+    tasks: dict[str, bars.TaskID] = {}
+    with bars.Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as shown:
 
-    with bar:
+        def show(task: str, done: int, total: int, note: str = "") -> None:
+            if task not in tasks:
+                tasks[task] = shown.add_task(task, total=total, note=note)
+            shown.update(tasks[task], completed=done, total=total, note=note)
+
         yield show
 
 
@@ -92,3 +96,7 @@ def print_answer(answer: dict[str, Any]) -> None:
     )
     if answer["notes"]:
         print(f"  prepared: {', '.join(answer['notes'])}")
+
+
+def complain(sentence: str) -> None:
+    print(f"apac: {sentence}", file=sys.stderr)

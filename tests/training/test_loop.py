@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -146,6 +148,7 @@ def test_defaults_are_the_papers(data, model):
 
 
 def test_a_configuration_survives_json():
+    assert json.dumps(replace(CONFIG, rate=np.float32(0.25), epochs=np.int64(3)).to_json())
     config = replace(CONFIG, deformation=apac.PerClass({1: apac.Compose()}, default=apac.presets.mnist(), classes=10))
     assert TrainConfig.from_json(config.to_json()) == config
 
@@ -155,13 +158,17 @@ def test_a_configuration_survives_json():
     [
         ({"data": "svhn"}, "there is no data set 'svhn'; choose one of mnist-5k, mnist, cifar10"),
         ({"model": "rnn"}, "there is no model 'rnn'; choose cnn or mlp"),
-        ({"epochs": 0}, "epochs must be at least 1"),
-        ({"batch": 0}, "batch must be at least 1"),
-        ({"rate": -1.0}, "rate must be above 0"),
-        ({"momentum": 1.0}, "momentum must be at least 0 and below 1"),
-        ({"average": 1.0}, "average must be at least 0 and below 1"),
-        ({"validation": 1.0}, "validation must be at least 0 and below 1"),
-        ({"l2": -1.0}, "l2 must be at least 0"),
+        ({"epochs": 0}, "epochs of a TrainConfig must be a whole number of at least 1"),
+        ({"epochs": 1.5}, "epochs of a TrainConfig must be a whole number"),
+        ({"seed": None}, "seed of a TrainConfig must be a whole number"),
+        ({"data": ["mnist"]}, "there is no data set"),
+        ({"rate": "0.1"}, "rate of a TrainConfig must be a number above 0"),
+        ({"batch": 0}, "batch of a TrainConfig must be a whole number of at least 1"),
+        ({"rate": -1.0}, "rate of a TrainConfig must be a number above 0"),
+        ({"momentum": 1.0}, "momentum of a TrainConfig must be a number of at least 0 and below 1"),
+        ({"average": 1.0}, "average of a TrainConfig must be a number of at least 0 and below 1"),
+        ({"validation": 1.0}, "validation of a TrainConfig must be a number of at least 0 and below 1"),
+        ({"l2": -1.0}, "l2 of a TrainConfig must be a number of at least 0"),
         ({"schedule": "step"}, '"paper" or "cosine"'),
         ({"deformation": "mnist"}, "must be a Deformation"),
         ({"deformation": apac.PerClass({0: apac.Compose()}, classes=1)}, "10 classes, but the PerClass was made for 1"),

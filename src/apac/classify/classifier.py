@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from apac.arguments import settle_integer
 from apac.classify.decision import Combine, Decision, decide_fixed
 from apac.classify.scores import Scores
 from apac.classify.stopping import FixedPasses
@@ -53,8 +54,8 @@ class Classifier:
             raise InputError(f"the rule must be a FixedPasses, such as FixedPasses(256), got {self.rule!r}.")
         if self.combine not in ("product", "sum"):
             raise InputError(f'combine is "product" or "sum", got {self.combine!r}.')
-        if self.device_batch < 1:
-            raise InputError(f"device_batch must be at least 1, got {self.device_batch}.")
+        settle_integer(self, "device_batch", least=1)
+        settle_integer(self, "seed")
 
     def decide(self, images: Tensor, *, progress: Progress = silent) -> Decision:
         """Decide images (N, C, H, W), any N. Memory beyond the result grows neither with N nor with M."""
@@ -148,7 +149,10 @@ class Classifier:
             return self._log_probabilities(images.new_zeros(1, *images.shape[1:])).shape[1]
 
     def _check(self, images: Tensor) -> None:
-        if not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point():
+        fits = (
+            isinstance(images, Tensor) and images.ndim == 4 and images.is_floating_point() and images.shape[1:].numel()
+        )
+        if not fits:
             got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise InputError(
                 f"images must be a floating-point tensor of shape (N, C, H, W), got {got}; "
@@ -188,7 +192,7 @@ def _evaluating(network: Callable[[Tensor], Tensor]) -> Iterator[None]:
     for part in training:
         part.training = False
     try:
-        with torch.inference_mode():
+        with torch.no_grad():
             yield
     finally:
         for part in training:

@@ -14,7 +14,7 @@ from apac.errors import InputError
 Combine = Literal["product", "sum"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Decision:
     """What was decided for N images among K classes. Classes are ranked by `log_scores`, the paper's product of
     softmaxes, or for `combine="sum"` by `probabilities`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from apac.errors import InputError
+from apac.arguments import settle_integer
 
 
 @dataclass(frozen=True)
@@ -14,5 +14,4 @@ class FixedPasses:
     passes: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.passes, int) or self.passes < 1:
-            raise InputError(f"the number of passes M must be a whole number of at least 1, got {self.passes!r}.")
+        settle_integer(self, "passes", least=1)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from apac.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,3 +26,10 @@ class Dataset:
         """(C, H, W)."""
         channels, height, width = self.train_images.shape[1:]
         return channels, height, width
+
+
+def check_pixels(images: Tensor) -> None:
+    """What every normalisation asks of its input."""
+    if not isinstance(images, Tensor) or images.ndim != 4 or images.dtype != torch.uint8:
+        got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+        raise InputError(f"normalisation takes pixels as a torch tensor of uint8 (N, C, H, W), got {got}.")

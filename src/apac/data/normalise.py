@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from apac.data.zca import Whitening, check_pixels
+from apac.data.base import check_pixels
+from apac.data.zca import Whitening
 from apac.errors import InputError
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from apac.data.base import check_pixels
 from apac.errors import InputError
 
 # With pixels in -128 .. 127, a float32 sum of 1,024 products stays within 2^24: every sum below is an exact integer,
@@ -95,10 +96,3 @@ def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     finally:
         torch.set_num_threads(threads)
     return variances, directions
-
-
-def check_pixels(images: Tensor) -> None:
-    if images.ndim != 4 or images.dtype != torch.uint8:
-        raise InputError(
-            f"normalisation takes images as pixels (N, C, H, W) uint8, not {tuple(images.shape)} {images.dtype}."
-        )

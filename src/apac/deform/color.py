@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.deform.arguments import settle_number, settle_range
+from apac.arguments import settle_number, settle_range
 from apac.deform.base import Deformation, prepare
+from apac.errors import InputError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ColorParameters:
     gamma: Tensor  # (n,)
     cast: Tensor  # (n, C)
@@ -41,6 +42,11 @@ class Color(Deformation):
 
     def apply(self, images: Tensor, parameters: ColorParameters) -> Tensor:
         parameters = prepare(images, parameters)
+        if parameters.cast.shape[1] != images.shape[1]:
+            raise InputError(
+                f"these colour parameters were drawn for {parameters.cast.shape[1]} channels; "
+                f"draw them for {images.shape[1]}."
+            )
         gamma = parameters.gamma.to(images.dtype)[:, None, None, None]
         cast = parameters.cast.to(images.dtype)[:, :, None, None]
         return (images.clamp(0, 1) ** gamma + cast).clamp(0, 1)

@@ -14,7 +14,7 @@ from apac.deform.warp import Geometric, share, warp
 from apac.errors import InputError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ComposeParameters:
     parts: tuple[Any, ...]  # one draw for each part, in order
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from apac.deform.arguments import settle_number, settle_outside, settle_positive
+from apac.arguments import settle_number, settle_outside, settle_positive
 from apac.deform.base import Deformation
 from apac.deform.warp import Flow, Outside, warp
 from apac.errors import InputError
@@ -16,7 +16,7 @@ from apac.errors import InputError
 CUT = 4.0  # the Gaussian filter ends at this many standard deviations
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ElasticParameters:
     noise: Tensor  # (n, 2, H, W), uniform in (-1, 1), x then y
 

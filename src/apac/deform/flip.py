@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.deform.arguments import settle_number
+from apac.arguments import settle_number
 from apac.deform.base import Deformation
 from apac.deform.warp import Flow, warp
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FlipParameters:
     flipped: Tensor  # (n,) bool
 

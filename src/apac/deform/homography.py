@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.deform.arguments import settle_number, settle_outside
+from apac.arguments import settle_number, settle_outside
 from apac.deform.base import Deformation
 from apac.deform.warp import Flow, Outside, warp
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HomographyParameters:
     matrix: Tensor  # (n, 3, 3), output → input, on coordinates in [-1, 1] over the image, H33 = 1
 

@@ -15,7 +15,7 @@ from apac.deform.base import Deformation, prepare
 from apac.errors import InputError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PerClassParameters:
     set_index: Tensor  # (n,) int64, into PerClass.sets
     per_set: tuple[Any, ...]  # a draw of n from each set; row i of set set_index[i] is the one in use
@@ -26,7 +26,7 @@ class PerClass(Deformation):
     """Each class has its own deformation: those of `by_class`, and `default` for the rest.
 
     Training deforms a sample by the set of its class. Deciding scores class c by the passes of c's own set: N_d sets
-    of M passes each (paper, eq. 7). `Compose()` turns deformation off for a class.
+    of M passes each (paper, eq. 8). `Compose()` turns deformation off for a class.
     """
 
     by_class: tuple[tuple[int, Deformation], ...]

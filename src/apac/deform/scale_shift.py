@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.deform.arguments import settle_outside, settle_range
+from apac.arguments import settle_outside, settle_range
 from apac.deform.base import Deformation
 from apac.deform.warp import Flow, Outside, warp
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScaleShiftParameters:
     scale: Tensor  # (n,), the magnification s
     corner: Tensor  # (n, 2), left and top edge of the patch that is shown, in pixels from those of the image

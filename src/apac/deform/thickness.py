@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.deform.arguments import settle_count, settle_number
+from apac.arguments import settle_integer, settle_number
 from apac.deform.base import Deformation, prepare
 from apac.errors import InputError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ThicknessParameters:
     change: Tensor  # (n,) int8: 1 dilates, -1 erodes, 0 leaves as it is
 
@@ -33,7 +33,7 @@ class Thickness(Deformation):
     def __post_init__(self) -> None:
         settle_number(self, "dilate", least=0, most=1)
         settle_number(self, "erode", least=0, most=1)
-        settle_count(self, "size")
+        settle_integer(self, "size", least=1)
         if self.dilate + self.erode > 1:
             raise InputError(
                 f"the probabilities of a Thickness must be at most 1 together, got dilate={self.dilate} and "

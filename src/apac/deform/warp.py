@@ -20,7 +20,7 @@ from apac.deform.base import prepare
 Outside = float | Literal["edge"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Flow:
     """output → input: a projective map, a displacement added after it, or both."""
 
@@ -30,7 +30,8 @@ class Flow:
 
 @runtime_checkable
 class Geometric(Protocol):
-    """A deformation that only moves pixels. Neighbours of this kind in a `Compose` share one resampling."""
+    """A deformation that only moves pixels. In a `Compose` it is used by its flow, not by its `apply`: neighbours of
+    this kind share one resampling."""
 
     @property
     def outside(self) -> Outside | None:

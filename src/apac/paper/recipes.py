@@ -59,7 +59,7 @@ class Recipe:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        # Batch, rate, schedule and averaging suit minutes where the paper takes 15,000 epochs; chosen on held-out
+        # Batch, rate and schedule suit minutes where the paper takes 15,000 epochs; chosen on held-out
         # training images.
         Recipe(
             "mnist-5k-cnn",

@@ -17,13 +17,13 @@ STYLE = """
 body { max-width: 54rem; margin: 3rem auto; padding: 0 1.2rem; background: var(--ground); color: var(--ink);
        font: 16px/1.55 system-ui, sans-serif; }
 h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.6rem; }
-.soft, figcaption, footer { color: var(--soft); font-size: .9rem; }
+figcaption { color: var(--soft); font-size: .9rem; }
 table { border-collapse: collapse; margin: 1rem 0; } caption { text-align: left; color: var(--soft); font-size: .9rem; }
 th, td { padding: .35rem 1.1rem .35rem 0; text-align: left; border-bottom: 1px solid var(--line);
          font-variant-numeric: tabular-nums; }
 th { font-weight: 600; } tbody tr:last-child td { color: var(--best); font-weight: 600; }
 figure { margin: 1.2rem 0; } figure img { max-width: 100%; background: #ffffff; border-radius: 4px; }
-code, pre { font-size: .85rem; overflow-wrap: anywhere; white-space: pre-wrap; }
+code { font-size: .85rem; overflow-wrap: anywhere; white-space: pre-wrap; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; font-size: .9rem; } dd { margin: 0; }
 """
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from apac import data
+from apac import data, run_folder
 from apac.classify.stopping import FixedPasses
 from apac.data.base import Dataset
 from apac.errors import InputError
@@ -64,18 +63,23 @@ def _claim(out: Path, *, resume: bool, overwrite: bool) -> None:
         raise InputError("choose --resume to go on with a report or --overwrite to replace it, not both.")
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; a report needs a folder.")
-    if not (out / "runs").exists() or resume:
+    runs = [out / "runs" / name for name in ("deformed", "original")]
+    if resume or not any(map(run_folder.holds_run, runs)):
         return
     if not overwrite:
         raise InputError(
             f"{out} already holds a report or a part of one; go on with it by --resume, replace it by --overwrite, "
             f"or choose another folder."
         )
-    shutil.rmtree(out / "runs")
+    for folder in runs:
+        run_folder.discard(folder)
 
 
 def _write(result: Result, out: Path) -> None:
     pictures = _draw(result)
+    for name in ("corrected", "first-layer-weights"):  # not in every report: none of an earlier one may stay
+        if name not in pictures:
+            (out / f"{name}.png").unlink(missing_ok=True)
     for name, (picture, _, _) in pictures.items():
         write_bytes(out / f"{name}.png", picture)
     write_json(out / "results.json", _form(result))

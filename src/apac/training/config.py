@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from apac import data, models
+from apac.arguments import settle_integer, settle_number, settle_positive
 from apac.deform import presets
 from apac.deform.base import Deformation
 from apac.deform.per_class import PerClass
@@ -45,7 +45,7 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.data not in FAMILY:
+        if not isinstance(self.data, str) or self.data not in FAMILY:
             raise InputError(f"there is no data set {self.data!r}; choose one of {', '.join(data.NAMES)}.")
         if self.network not in models.BUILDERS:
             raise InputError(f"there is no model {self.model!r}; choose cnn or mlp.")
@@ -60,22 +60,16 @@ class TrainConfig:
             raise InputError(
                 f"{self.data} has {CLASSES} classes, but the PerClass was made for {self.deformation.classes}."
             )
-        self._check_numbers()
+        self._settle_numbers()
 
-    def _check_numbers(self) -> None:
-        for name in ("epochs", "batch", "seed"):
-            if not isinstance(getattr(self, name), int):
-                raise InputError(f"{name} must be a whole number, got {getattr(self, name)!r}.")
+    def _settle_numbers(self) -> None:
         for name in ("epochs", "batch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if not 0 < self.rate < math.inf:  # type: ignore[operator]
-            raise InputError(f"the rate must be above 0, got {self.rate}.")
+            settle_integer(self, name, least=1)
+        settle_integer(self, "seed")
+        settle_positive(self, "rate")
+        settle_number(self, "l2", least=0)
         for name in ("momentum", "average", "validation"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}.")
-        if not 0 <= self.l2 < math.inf:  # type: ignore[operator]
-            raise InputError(f"l2 must be at least 0, got {self.l2}.")
+            settle_number(self, name, least=0, below=1)
         if self.schedule not in ("paper", "cosine"):
             raise InputError(f'the schedule is "paper" or "cosine", got {self.schedule!r}.')
 

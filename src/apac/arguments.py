@@ -1,4 +1,4 @@
-"""Constructor arguments of deformations: checked once, and kept as plain numbers that print and store."""
+"""Constructor arguments: checked once, and kept as plain numbers that print, compare and store."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 from apac.errors import InputError
 
 
-def settle_number(owner: Any, name: str, *, least: float = -math.inf, most: float = math.inf) -> None:
+def settle_number(
+    owner: Any, name: str, *, least: float = -math.inf, most: float = math.inf, below: float = math.inf
+) -> None:
     """Make a field of a frozen dataclass a float within bounds."""
     value = getattr(owner, name)
     number = _float(value)
-    if not (math.isfinite(number) and least <= number <= most):
-        raise InputError(f"the {name} of {_named(owner)} must be a number{_bounds(least, most)}, got {value!r}.")
+    if not (math.isfinite(number) and least <= number <= most and number < below):
+        raise InputError(f"the {name} of {_named(owner)} must be a number{_bounds(least, most, below)}, got {value!r}.")
     object.__setattr__(owner, name, number)
 
 
@@ -26,10 +28,11 @@ def settle_positive(owner: Any, name: str) -> None:
     object.__setattr__(owner, name, number)
 
 
-def settle_count(owner: Any, name: str) -> None:
+def settle_integer(owner: Any, name: str, *, least: float = -math.inf) -> None:
     value = getattr(owner, name)
-    if not (isinstance(value, Integral) and int(value) >= 1):
-        raise InputError(f"the {name} of {_named(owner)} must be a whole number of at least 1, got {value!r}.")
+    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+        bounds = f" of at least {least:g}" if math.isfinite(least) else ""
+        raise InputError(f"the {name} of {_named(owner)} must be a whole number{bounds}, got {value!r}.")
     object.__setattr__(owner, name, int(value))
 
 
@@ -55,7 +58,7 @@ def settle_outside(owner: Any) -> None:
 
 def _float(value: Any) -> float:
     """NaN, which is within no bounds, for what is no number."""
-    return float(value) if isinstance(value, Real) else math.nan
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
 
 
 def _named(owner: Any) -> str:
@@ -63,7 +66,9 @@ def _named(owner: Any) -> str:
     return f"an {name}" if name[0] in "AEIOU" else f"a {name}"
 
 
-def _bounds(least: float, most: float) -> str:
+def _bounds(least: float, most: float, below: float) -> str:
     if math.isfinite(most):
         return f" between {least:g} and {most:g}"
+    if math.isfinite(below):
+        return f" of at least {least:g} and below {below:g}"
     return f" of at least {least:g}" if math.isfinite(least) else ""
