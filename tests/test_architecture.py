@@ -23,7 +23,7 @@ LAYERS = [
     {"run"},
     {"evaluate"},
     {"paper"},
-    {"terminal"},
+    {"terminal", "refusal"},
     {"cli"},
     {"__main__"},
 ]

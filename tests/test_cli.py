@@ -250,6 +250,26 @@ def test_bad_arguments_are_refused_in_one_sentence_and_write_nothing(run, tmp_pa
     assert sorted(run.iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["foo"], "apac: no such command 'foo'; see apac --help."),
+        (["train"], "apac: missing option '--out'; see apac train --help."),
+        (["train", "--out", "x", "--nope"], "apac: no such option: --nope"),
+        (["train", "--out", "x", "--epochs", "abc"], "apac: invalid value for '--epochs'"),
+        (["evaluate", "nowhere"], "apac: nowhere holds no run"),
+        ([], ""),
+    ],
+)
+def test_a_wrong_command_line_is_refused_in_one_sentence(arguments, sentence, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["apac", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    error = capsys.readouterr().err.strip()
+    assert error.startswith(sentence)
+    assert len(error.splitlines()) <= 1
+
+
 def test_a_killed_training_goes_on_to_the_same_weights(tmp_path):
     """Killed by SIGKILL, which nothing can handle, in the middle of an epoch."""
     config = apac.TrainConfig(epochs=2, batch=200, seed=6)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from apac.errors import InputError
-from apac.terminal import complain, print_answer, print_table, watched
+from apac.refusal import complain, in_one_sentence, kindly
+from apac.terminal import print_answer, print_table, watched
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,25 +42,6 @@ def options(
 
         print(f"apac {installed('augmented-pattern-classification')}")
         raise typer.Exit
-
-
-def kindly(command: Callable[..., None]) -> Callable[..., None]:
-    """Bad input, a full disk and Ctrl-C end in one sentence and exit status 2, never in a traceback."""
-
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, **options: Any) -> None:
-        try:
-            command(*arguments, **options)
-        except (InputError, KeyboardInterrupt) as error:
-            complain(str(error) or "interrupted; nothing is half-written.")
-            raise typer.Exit(2) from None
-        except BrokenPipeError:
-            raise  # whoever read the output has enough; the command line library ends quietly
-        except OSError as error:
-            complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.")
-            raise typer.Exit(2) from None
-
-    return wrapped
 
 
 @app.command()
@@ -296,4 +276,4 @@ def _finite(value: float) -> float | None:
 
 
 def main() -> None:
-    app()
+    in_one_sentence(app)

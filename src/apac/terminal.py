@@ -96,7 +96,3 @@ def print_answer(answer: dict[str, Any]) -> None:
     )
     if answer["notes"]:
         print(f"  prepared: {', '.join(answer['notes'])}")
-
-
-def complain(sentence: str) -> None:
-    print(f"apac: {sentence}", file=sys.stderr)
