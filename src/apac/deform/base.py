@@ -27,7 +27,7 @@ class Deformation(ABC):
 
     @abstractmethod
     def apply(self, images: Tensor, parameters: Any) -> Tensor:
-        """Deform images (N, C, H, W) by parameters of size N, or of size 1 for all.
+        """Deform images (N, C, H, W), each by its own row of the parameters, or all by a single row.
 
         Pure: same input, same output, and the input stays as it is. Where nothing changes the result may be the input.
         """

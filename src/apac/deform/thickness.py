@@ -22,8 +22,8 @@ class ThicknessParameters:
 class Thickness(Deformation):
     """Grey dilation or erosion by a square of `size` pixels, with probabilities `dilate` and `erode`.
 
-    The default element is 2 × 2: a stroke of MNIST is about three pixels wide, and eroding by 3 × 3 makes one digit in
-    seven vanish. The ink is what is lighter.
+    The default element is 2 × 2: eroding by 3 × 3 leaves 18 % of the ink of MNIST's digits, and one digit in seven
+    without a pixel above half brightness. The ink is what is lighter.
     """
 
     dilate: float = 0.25

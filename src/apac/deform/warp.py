@@ -1,4 +1,4 @@
-"""The one coordinate convention and the one resampling; geometric kinds compose here.
+"""Where pixels come from: the coordinates that all geometric kinds share, and the only interpolation.
 
 Convention. A pixel is a square of side 1. Its coordinates (x, y) are those of its centre, measured in pixels from the
 centre of the image, x to the right and y down: in a row of W pixels, x runs from −(W − 1)/2 to (W − 1)/2. A flow maps

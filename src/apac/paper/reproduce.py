@@ -133,8 +133,8 @@ def _draw(result: Result) -> dict[str, tuple[bytes, str, str]]:
         found["first-layer-weights"] = (
             weights,
             "First-layer weights",
-            "Randomly chosen weight maps. The paper finds local features after deformed training, which begin to show "
-            "here, and none after original training.",
+            "Randomly chosen weight maps. The paper finds local features after deformed training, and only global "
+            "patterns after training on original data.",
         )
     return found
 
