@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation, prepare
+from apac.deform.cpu import by_tiles
 from apac.deform.per_class import PerClass
-from apac.deform.warp import Geometric, share, warp
+from apac.deform.thickness import Thickness
+from apac.deform.warp import Geometric, resample, share
 from apac.errors import InputError
 
 
@@ -52,18 +55,32 @@ class Compose(Deformation):
         return ComposeParameters(tuple(part.sample(n, image_shape, generator=generator) for part in self.parts))
 
     def apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
-        for group, draws in self._groups(prepare(images, parameters)):
-            images = warp(images, group, draws) if isinstance(group[0], Geometric) else group[0].apply(images, draws[0])
+        return by_tiles(self._apply, images, prepare(images, parameters))
+
+    def _apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
+        start = 0
+        for group, thickness in _groups(self.parts):
+            stop = start + len(group) + (thickness is not None)
+            draws = parameters.parts[start:stop]
+            if isinstance(group[0], Geometric):
+                images = resample(group, images, draws, thickness)
+            else:
+                images = group[0].apply(images, draws[0])
+            start = stop
         return images
 
-    def _groups(self, parameters: ComposeParameters) -> list[tuple[list[Any], list[Any]]]:
-        """The parts with their draws, those that share a resampling together."""
-        groups: list[tuple[list[Any], list[Any]]] = []
-        for part, draw in zip(self.parts, parameters.parts, strict=True):
-            last = groups[-1][0] if groups else []
-            if last and isinstance(last[0], Geometric) and isinstance(part, Geometric) and share(last, part):
-                groups[-1][0].append(part)
-                groups[-1][1].append(draw)
-            else:
-                groups.append(([part], [draw]))
-        return groups
+
+@lru_cache(maxsize=64)
+def _groups(parts: tuple[Deformation, ...]) -> list[tuple[list[Any], Thickness | None]]:
+    """The parts in order, those that share a resampling together, with the thickness that follows it."""
+    groups: list[tuple[list[Any], Thickness | None]] = []
+    for part in parts:
+        group, thickness = groups[-1] if groups else ([], None)
+        open_ = bool(group) and isinstance(group[0], Geometric) and thickness is None
+        if open_ and isinstance(part, Geometric) and share(group, part):
+            group.append(part)
+        elif open_ and type(part) is Thickness:
+            groups[-1] = (group, part)
+        else:
+            groups.append(([part], None))
+    return groups

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from apac.arguments import settle_number, settle_outside, settle_positive
 from apac.deform.base import Deformation
+from apac.deform.noise import uniform_noise
 from apac.deform.warp import Flow, Outside, warp
 from apac.errors import InputError
 
@@ -18,7 +19,7 @@ CUT = 4.0  # the Gaussian filter ends at this many standard deviations
 
 @dataclass(frozen=True, eq=False)
 class ElasticParameters:
-    noise: Tensor  # (n, 2, H, W), uniform in (-1, 1), x then y
+    noise: Tensor  # (n, 2, H, W), uniform in [-1, 1), x then y
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class Elastic(Deformation):
         settle_outside(self)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ElasticParameters:
-        noise = torch.rand(n, 2, *image_shape[1:], generator=generator, device=generator.device)
-        return ElasticParameters(noise.mul_(2).sub_(1))
+        _, height, width = image_shape
+        return ElasticParameters(uniform_noise(n, 2 * height * width, generator=generator).view(n, 2, height, width))
 
     def apply(self, images: Tensor, parameters: ElasticParameters) -> Tensor:
         return warp(images, [self], [parameters])
@@ -53,11 +54,15 @@ class Elastic(Deformation):
                 f"these elastic parameters were drawn for images of {noise.shape[-2]} × {noise.shape[-1]} pixels; "
                 f"draw them for {height} × {width}."
             )
-        rows, columns = gaussian_matrix(height, self.sigma).to(noise), gaussian_matrix(width, self.sigma).to(noise)
-        return Flow(displacement=self.alpha * (rows @ noise @ columns))
+        rows, columns = _filter(height, self.sigma, self.alpha), _filter(width, self.sigma, 1.0)
+        return Flow(displacement=rows.to(noise) @ noise @ columns.to(noise))
 
 
 @lru_cache(maxsize=32)
+def _filter(length: int, sigma: float, scale: float) -> Tensor:
+    return (scale * gaussian_matrix(length, sigma)).float()
+
+
 def gaussian_matrix(length: int, sigma: float) -> Tensor:
     """The filter along one axis as a symmetric (length, length) matrix: on small images a product beats a filter."""
     radius = int(CUT * sigma + 0.5)

@@ -5,7 +5,7 @@ A draw is a frozen dataclass whose fields are tensors with a leading dimension n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -19,9 +19,8 @@ Draw = TypeVar("Draw")
 
 def size(draw: Any) -> int:
     """n: how many Θ the draw holds. A draw with no tensor at all, the identity's, counts 1: it serves any image."""
-    leaves: list[Tensor] = []
-    _map(lambda leaf: leaves.append(leaf) or leaf, draw)  # type: ignore[func-returns-value]
-    return len(leaves[0]) if leaves else 1
+    leaf = _first(draw)
+    return 1 if leaf is None else len(leaf)
 
 
 def rows(draw: Draw, index: Tensor | slice) -> Draw:
@@ -36,7 +35,21 @@ def concatenate(draws: Sequence[Draw]) -> Draw:
 
 def to_device(draw: Draw, device: torch.device) -> Draw:
     """The same Θ on another device."""
-    return _map(lambda leaf: leaf.to(device), draw)
+    leaf = _first(draw)
+    return draw if leaf is None or leaf.device == device else _map(lambda leaf: leaf.to(device), draw)
+
+
+def _first(draw: Any) -> Tensor | None:
+    """A tensor of the draw; they all have the same n and device."""
+    if isinstance(draw, Tensor):
+        return draw
+    if isinstance(draw, tuple):
+        parts: Iterable[Any] = draw
+    elif is_dataclass(draw) and not isinstance(draw, type):
+        parts = (getattr(draw, f.name) for f in fields(draw))
+    else:
+        raise _not_a_draw(draw)
+    return next((leaf for leaf in map(_first, parts) if leaf is not None), None)
 
 
 def _map(function: Callable[..., Tensor], *draws: Draw) -> Draw:
@@ -48,4 +61,8 @@ def _map(function: Callable[..., Tensor], *draws: Draw) -> Draw:
     if is_dataclass(first) and not isinstance(first, type):
         values = {f.name: _map(function, *(getattr(draw, f.name) for draw in draws)) for f in fields(first)}
         return type(first)(**values)  # type: ignore[return-value]
-    raise InputError(f"parameters must be tensors, or dataclasses and tuples of them, got {type(first).__name__}.")
+    raise _not_a_draw(first)
+
+
+def _not_a_draw(value: Any) -> InputError:
+    return InputError(f"parameters must be tensors, or dataclasses and tuples of them, got {type(value).__name__}.")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from apac.arguments import settle_integer, settle_number
 from apac.deform.base import Deformation, prepare
+from apac.deform.cpu import by_tiles, kernels
 from apac.errors import InputError
 
 
@@ -46,7 +48,14 @@ class Thickness(Deformation):
         return ThicknessParameters((theta < self.dilate).to(torch.int8) - thin.to(torch.int8))
 
     def apply(self, images: Tensor, parameters: ThicknessParameters) -> Tensor:
-        parameters = prepare(images, parameters)
+        return by_tiles(self._apply, images, prepare(images, parameters))
+
+    def _apply(self, images: Tensor, parameters: ThicknessParameters) -> Tensor:
+        if len(parameters.change) == 1 and int(parameters.change) == 0:
+            return images
+        fast = kernels(images)
+        if fast is not None:
+            return self._by_kernel(fast, images, parameters.change)
         if len(parameters.change) == 1:
             return self._morph(images, int(parameters.change))
         result = images.clone()
@@ -56,11 +65,18 @@ class Thickness(Deformation):
                 result[chosen] = self._morph(images[chosen], change)
         return result
 
+    def _by_kernel(self, fast: Any, images: Tensor, change: Tensor) -> Tensor:
+        # numba knows no half precision; single holds the same numbers
+        pixels = images.detach().float() if images.dtype in (torch.float16, torch.bfloat16) else images.detach()
+        out = torch.empty(images.shape, dtype=pixels.dtype)
+        height, width = images.shape[2:]
+        flat = pixels.flatten(2).contiguous().numpy(), change.contiguous().numpy()
+        fast.thickness(*flat, self.size, height, width, out.flatten(2).numpy())
+        return out.to(images.dtype)
+
     def _morph(self, images: Tensor, change: int) -> Tensor:
         """The extreme over a window. For an even size dilation looks right and down, erosion left and up, so that one
         after the other does not shift the image; scipy.ndimage does the same."""
-        if change == 0:
-            return images
         before = self.size // 2 if change < 0 else (self.size - 1) // 2
         for axis in (2, 3):
             images = _extreme(images, axis, -before, self.size, torch.maximum if change > 0 else torch.minimum)

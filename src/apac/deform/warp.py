@@ -7,8 +7,9 @@ the coordinates of an output pixel to the place of the input that it shows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -16,6 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from apac.deform.base import prepare
+from apac.deform.cpu import by_tiles, kernels
+from apac.deform.thickness import Thickness
 
 Outside = float | Literal["edge"]
 
@@ -30,8 +33,8 @@ class Flow:
 
 @runtime_checkable
 class Geometric(Protocol):
-    """A deformation that only moves pixels. In a `Compose` it is used by its flow, not by its `apply`: neighbours of
-    this kind share one resampling."""
+    """A deformation that only moves pixels. In a `Compose` neighbours of this kind share one resampling: there they are
+    used by their flows, not by their `apply`."""
 
     @property
     def outside(self) -> Outside | None:
@@ -55,28 +58,69 @@ def warp(images: Tensor, group: Sequence[Geometric], parameters: Sequence[Any]) 
     The projective maps compose as the parts would. Displacements are added to the place that they give:
     input = H(output) + displacement(output), the reading of "homography and elastic distortion" as one interpolation.
     """
-    parameters = prepare(images, tuple(parameters))
+    return by_tiles(partial(resample, group), images, prepare(images, tuple(parameters)))
+
+
+def resample(
+    group: Sequence[Geometric], images: Tensor, parameters: Sequence[Any], thickness: Thickness | None = None
+) -> Tensor:
+    """What `warp` does, for parameters that are prepared, and the thickness of the last of them if there is one: on the
+    CPU a thickness costs little while the image is still at hand."""
     height, width = images.shape[2:]
-    flows = [part.flow(draw, (height, width)) for part, draw in zip(group, parameters, strict=True)]
+    moves = [part.flow(draw, (height, width)) for part, draw in zip(group, parameters, strict=thickness is None)]
     # Half precision has too few digits for a coordinate; double keeps its own.
     precision = torch.float64 if images.dtype == torch.float64 else torch.float32
-    x = torch.arange(width, device=images.device, dtype=precision) - (width - 1) / 2  # (W,)
-    y = (torch.arange(height, device=images.device, dtype=precision) - (height - 1) / 2)[:, None]  # (H, 1)
-    x, y = _project(_product([f.matrix.to(precision) for f in flows if f.matrix is not None]), x, y)  # (n, H, W)
-    for flow in flows:
-        if flow.displacement is not None:
-            x, y = x + flow.displacement[:, 0].to(precision), y + flow.displacement[:, 1].to(precision)
-    return _resample(images.to(precision), x, y, outside_of(group) or 0.0).to(images.dtype)
+    matrix = _combine(torch.matmul, [flow.matrix.to(precision) for flow in moves if flow.matrix is not None])
+    aside = _combine(torch.add, [flow.displacement.to(precision) for flow in moves if flow.displacement is not None])
+    originals, outside = images.to(precision), outside_of(group) or 0.0
+    if kernels(images) is not None:
+        change = None if thickness is None else (parameters[-1].change, thickness.size)
+        return _by_kernel(originals, matrix, aside, outside, change).to(images.dtype)
+    result = _by_torch(originals, matrix, aside, outside).to(images.dtype)
+    return result if thickness is None else thickness.apply(result, parameters[-1])
 
 
-def _product(matrices: list[Tensor]) -> Tensor | None:
-    """A then B applied to images is x → A(B(x)) in coordinates: the product in the same order."""
-    if not matrices:
-        return None
-    product = matrices[0]
-    for matrix in matrices[1:]:
-        product = product @ matrix
-    return product
+def _combine(operation: Callable[[Tensor, Tensor], Tensor], flows: list[Tensor]) -> Tensor | None:
+    """Displacements add. Of maps, A then B applied to images is x → A(B(x)) in coordinates: A @ B, the same order."""
+    return reduce(operation, flows) if flows else None
+
+
+def _by_kernel(
+    images: Tensor,
+    matrix: Tensor | None,
+    displacement: Tensor | None,
+    outside: Outside,
+    thickness: tuple[Tensor, int] | None,
+) -> Tensor:
+    height, width = images.shape[2:]
+    matrix = torch.eye(3, dtype=images.dtype)[None] if matrix is None else matrix
+    displacement = images.new_zeros(1, 2, height, width) if displacement is None else displacement
+    background, edge = (0.0, True) if outside == "edge" else (outside, False)
+    change, size = (torch.zeros(1, dtype=torch.int8), 1) if thickness is None else thickness
+    out = torch.empty(images.shape, dtype=images.dtype)
+    kernels(images).warp(  # type: ignore[union-attr]
+        images.detach().flatten(2).contiguous().numpy(),
+        matrix.contiguous().numpy(),
+        displacement.flatten(2).contiguous().numpy(),
+        height,
+        width,
+        background,
+        edge,
+        change.contiguous().numpy(),
+        size,
+        out.flatten(2).numpy(),
+    )
+    return out
+
+
+def _by_torch(images: Tensor, matrix: Tensor | None, displacement: Tensor | None, outside: Outside) -> Tensor:
+    height, width = images.shape[2:]
+    x = torch.arange(width, device=images.device, dtype=images.dtype) - (width - 1) / 2  # (W,)
+    y = (torch.arange(height, device=images.device, dtype=images.dtype) - (height - 1) / 2)[:, None]  # (H, 1)
+    x, y = _project(matrix, x, y)  # (n, H, W)
+    if displacement is not None:
+        x, y = x + displacement[:, 0], y + displacement[:, 1]
+    return _resample(images, x, y, outside)
 
 
 def _project(matrix: Tensor | None, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

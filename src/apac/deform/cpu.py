@@ -1,0 +1,62 @@
+"""When the CPU kernels are used, and how images are shared among the threads."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from apac.deform import parameters as draws
+from apac.threads import crew
+
+TILE = 256  # images: large enough to hide the calls, small enough for a core's cache
+_by_torch_alone = False
+
+
+def kernels(tensor: Tensor) -> Any | None:
+    """The module of CPU kernels for tensors on the CPU, None for others, and for one that must pass gradients on."""
+    if _by_torch_alone or tensor.device.type != "cpu" or (tensor.requires_grad and torch.is_grad_enabled()):
+        return None
+    return _kernels()
+
+
+@contextmanager
+def torch_path() -> Iterator[None]:
+    """Without kernels for the while, in all threads: to compare the two."""
+    global _by_torch_alone
+    _by_torch_alone = True
+    try:
+        yield
+    finally:
+        _by_torch_alone = False
+
+
+@lru_cache(maxsize=1)
+def _kernels() -> Any | None:
+    try:
+        return import_module("apac.deform.kernels")
+    except Exception as error:  # a numba that does not fit its numpy or Python fails in many ways
+        logging.getLogger("apac").warning("deforming by torch, which is slower: numba cannot be used (%s).", error)
+        return None
+
+
+def by_tiles(apply: Callable[[Tensor, Any], Tensor], images: Tensor, parameters: Any) -> Tensor:
+    """apply(images, parameters), on the CPU by tiles of images that the threads share."""
+    if len(images) <= TILE or kernels(images) is None:
+        return apply(images, parameters)
+    shared = draws.size(parameters) == 1
+    out = torch.empty(images.shape, dtype=images.dtype)
+
+    def work(start: int) -> None:
+        tile = slice(start, start + TILE)
+        out[tile] = apply(images[tile], parameters if shared else draws.rows(parameters, tile))
+
+    with crew() as threads:
+        threads.each(work, range(0, len(images), TILE))
+    return out
