@@ -81,9 +81,11 @@ def evaluate(
         )
     scores: Scores | None = None
     rows = []
+    # Prepared once for all passes, rather than by each call of score for its own.
+    every = classifier.prepared(images, marks[-1]) if marks else classifier
     for mark in marks:
         done = 0 if scores is None else scores.passes
-        further = classifier.score(images, done, mark, progress=_after(done, marks[-1], progress))
+        further = every.score(images, done, mark, progress=_after(done, marks[-1], progress))
         scores = further if scores is None else scores.merge(further)
         by_product = rank(scores.log_mean)
         rows.append(

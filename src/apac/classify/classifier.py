@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,10 +18,13 @@ from apac.deform import parameters as draws
 from apac.deform.base import Deformation
 from apac.deform.per_class import PerClass
 from apac.errors import InputError
+from apac.models.engine import Network, evaluating, prepare, serves_threads
 from apac.progress import Progress, silent
 from apac.randomness import generator
+from apac.threads import Crew, crew
 
 DEFAULT_RULE = FixedPasses(256)
+TOGETHER = 4  # batches of the network that are deformed at once: on the CPU that hides the calls
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,13 @@ class Classifier:
     time.
     """
 
-    network: Callable[[Tensor], Tensor]
+    network: Network
     deformation: Deformation
     rule: FixedPasses = DEFAULT_RULE
     seed: int = 0
     combine: Combine = "product"
     independent: bool = False
-    device_batch: int = 500
+    device_batch: int = 128
     image_shape: tuple[int, int, int] | None = None  # where known, other images are refused
 
     def __post_init__(self) -> None:
@@ -67,63 +69,77 @@ class Classifier:
         if not 0 <= start < stop:
             raise InputError(f"passes run from start to stop with 0 <= start < stop, got {start} and {stop}.")
         if not len(images):
-            return Scores(stop - start, *(torch.zeros(0, self._classes(images), dtype=torch.float64) for _ in range(4)))
-        # Many images: one pass of a part of them at a time. Few images: several passes of all of them.
-        together = max(1, self.device_batch // len(images))
+            return Scores(stop - start, *[self.plain(images)] * 4)
         scores: Scores | None = None
-        with _evaluating(self.network):
-            for first in range(start, stop, together):
-                block = range(first, min(first + together, stop))
-                for log_probabilities in self._block(images, block):  # (N, K) of one pass
+        network = self.prepared(images, stop - start).network
+        with evaluating(self.network), crew() as threads:
+            # Many images: one pass of them at a time, in parts. Few: several passes of all of them, in blocks.
+            together = max(1, self.device_batch // len(images))
+            at_once = together if together == 1 else together * threads.count
+            for first in range(start, stop, at_once):
+                passes = range(first, min(first + at_once, stop))
+                for log_probabilities in self._round(threads, network, images, passes, together):  # (N, K) of one pass
                     scores = scores or Scores.zero(*log_probabilities.shape)
                     scores = scores.add(log_probabilities)
-                progress("deciding", block.stop - start, stop - start)
+                progress("deciding", passes.stop - start, stop - start)
         assert scores is not None
         return scores
+
+    def prepared(self, images: Tensor, passes: int) -> Classifier:
+        """The classifier with its network ready for so many passes of these images, where that pays. Whoever calls
+        `score` several times does so once."""
+        return replace(self, network=prepare(self.network, images, passes * len(self._sets()) * len(images)))
 
     def plain(self, images: Tensor) -> Tensor:
         """Log-probabilities of the undeformed images, (N, K): the conventional prediction is their largest."""
         self._check(images)
-        with _evaluating(self.network):
-            parts = [self._log_probabilities(part) for part in images.split(self.device_batch)]
-        return torch.cat(parts) if parts else torch.zeros(0, self._classes(images), dtype=torch.float64)
+        # Without an image, a blank one tells the number of classes.
+        some = images if len(images) else images.new_zeros(1, *images.shape[1:])
+        with evaluating(self.network):
+            return _finite(self._log_probabilities(self.network, some))[: len(images)]
 
-    def _block(self, images: Tensor, passes: range) -> Iterator[Tensor]:
-        """Log-probabilities (N, K) of each pass of a block, in order."""
-        if not isinstance(self.deformation, PerClass):
-            yield from self._block_of(self.deformation, images, passes)
-            return
-        # Class c is scored by c's own set; the sets go in step, with the same random numbers.
-        own_set = torch.tensor(self.deformation.set_of_class)  # (K,)
-        streams = (self._block_of(member, images, passes) for member in self.deformation.sets)
-        for per_set in zip(*streams, strict=True):
-            if per_set[0].shape[1] != len(own_set):
-                raise InputError(
-                    f"PerClass was made for {len(own_set)} classes, but the network has {per_set[0].shape[1]} outputs."
-                )
-            yield torch.stack(per_set).gather(0, own_set.expand(1, *per_set[0].shape))[0]
+    def _round(self, threads: Crew, network: Network, images: Tensor, passes: range, together: int) -> Iterator[Tensor]:
+        """Log-probabilities (N, K) of each of some passes, in order; the cores share blocks of passes and of images."""
+        blocks = [passes[i : i + together] for i in range(0, len(passes), together)]
+        parts = images.split(TOGETHER * self.device_batch)
+        thetas = [None if self.independent else self._draw(images, block) for block in blocks]
+        work = [(part, block, theta) for block, theta in zip(blocks, thetas, strict=True) for part in parts]
+        threads = threads if serves_threads(network) else Crew(1)
+        said = threads.each(lambda item: self._said(network, *item), work)
+        for i in range(0, len(said), len(parts)):
+            yield from _finite(torch.cat(said[i : i + len(parts)], dim=1))  # (passes of the block, N, K)
 
-    def _block_of(self, deformation: Deformation, images: Tensor, passes: range) -> Iterator[Tensor]:
-        if len(passes) == 1:
-            shared = None if self.independent else self._draw(deformation, images, passes.start)
-            said = []
-            for part in images.split(self.device_batch):
-                theta = self._draw_independent(deformation, part, passes) if shared is None else shared
-                said.append(self._log_probabilities(deformation.apply(part, theta)))
-            yield torch.cat(said)
-            return
+    def _said(self, network: Network, images: Tensor, passes: range, thetas: list[Any] | None) -> Tensor:
+        """Log-probabilities of images in a block of passes, (passes, images, K)."""
+        sets = self._sets()
+        thetas = [self._draw_independent(u, images, passes) for u in sets] if thetas is None else thetas
         # The images once for each pass: row p · N + i is image i in the block's pass p.
-        virtual = images.repeat(len(passes), 1, 1, 1)
-        if self.independent:
-            theta = self._draw_independent(deformation, images, passes)
-        else:
-            theta = draws.concatenate([self._draw(deformation, images, m) for m in passes])
-            theta = draws.rows(theta, torch.arange(len(passes), device=images.device).repeat_interleave(len(images)))
-        yield from self._log_probabilities(deformation.apply(virtual, theta)).split(len(images))
+        originals = images.repeat(len(passes), 1, 1, 1) if len(passes) > 1 else images
+        each = []
+        for deformation, theta in zip(sets, thetas, strict=True):
+            if draws.size(theta) not in (1, len(originals)):
+                theta = draws.rows(theta, torch.arange(len(passes)).repeat_interleave(len(images)))
+            each.append(self._log_probabilities(network, deformation.apply(originals, theta)))
+        if isinstance(self.deformation, PerClass):
+            # Class c is scored by c's own set.
+            own = torch.tensor(self.deformation.set_of_class)  # (K,)
+            if each[0].shape[1] != len(own):
+                raise InputError(
+                    f"PerClass was made for {len(own)} classes, but the network has {each[0].shape[1]} outputs."
+                )
+            each = [torch.stack(each).gather(0, own.expand(1, *each[0].shape))[0]]
+        return each[0].view(len(passes), len(images), -1)
 
-    def _draw(self, deformation: Deformation, images: Tensor, m: int) -> Any:
-        theta = deformation.sample(1, _shape(images), generator=generator(self.seed, "pass", m))
-        return draws.to_device(theta, images.device)
+    def _sets(self) -> tuple[Deformation, ...]:
+        return self.deformation.sets if isinstance(self.deformation, PerClass) else (self.deformation,)
+
+    def _draw(self, images: Tensor, passes: range) -> list[Any]:
+        """The Θ of a block of passes, one draw for each set; the sets go in step, with the same random numbers."""
+        each = (
+            [u.sample(1, _shape(images), generator=generator(self.seed, "pass", m)) for m in passes]
+            for u in self._sets()
+        )
+        return [draws.to_device(draws.concatenate(thetas), images.device) for thetas in each]
 
     def _draw_independent(self, deformation: Deformation, images: Tensor, passes: range) -> Any:
         keys = [_digest(image) for image in images]
@@ -134,19 +150,15 @@ class Classifier:
         ]
         return draws.to_device(draws.concatenate(each), images.device)
 
-    def _log_probabilities(self, virtual: Tensor) -> Tensor:
-        logits = self.network(_as_parameters(virtual, self.network))
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(virtual):
-            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise InputError(f"the network must return logits of shape ({len(virtual)}, classes), got {got}.")
-        if not logits.isfinite().all():
-            raise InputError("the network returned NaN or an infinite logit; it cannot decide.")
-        return logits.to("cpu", torch.float64).log_softmax(dim=1)
-
-    def _classes(self, images: Tensor) -> int:
-        """The number of classes, asked of the network with a blank image when there is no real one."""
-        with _evaluating(self.network):
-            return self._log_probabilities(images.new_zeros(1, *images.shape[1:])).shape[1]
+    def _log_probabilities(self, network: Network, virtual: Tensor) -> Tensor:
+        each = []
+        for batch in _as_parameters(virtual, network).split(self.device_batch):
+            logits = network(batch)
+            if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(batch):
+                got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+                raise InputError(f"the network must return logits of shape ({len(batch)}, classes), got {got}.")
+            each.append(logits)
+        return torch.cat(each).to("cpu", torch.float64).log_softmax(dim=1)
 
     def _check(self, images: Tensor) -> None:
         fits = (
@@ -169,12 +181,18 @@ class Classifier:
                 raise InputError(f"image {bad} has NaN or infinite pixels; mend or remove it.")
 
 
+def _finite(log_probabilities: Tensor) -> Tensor:
+    if not log_probabilities.isfinite().all():
+        raise InputError("the network returned NaN or an infinite logit; it cannot decide.")
+    return log_probabilities
+
+
 def _digest(image: Tensor) -> str:
     """An image by its pixels, of whatever type."""
     return hashlib.blake2b(image.cpu().double().contiguous().numpy().tobytes(), digest_size=16).hexdigest()
 
 
-def _as_parameters(images: Tensor, network: Callable[[Tensor], Tensor]) -> Tensor:
+def _as_parameters(images: Tensor, network: Network) -> Tensor:
     """Images of the type and on the device of a module's weights; as they are for any other callable."""
     weight = next(network.parameters(), None) if isinstance(network, nn.Module) else None
     return images if weight is None else images.to(weight.device, weight.dtype)
@@ -183,17 +201,3 @@ def _as_parameters(images: Tensor, network: Callable[[Tensor], Tensor]) -> Tenso
 def _shape(images: Tensor) -> tuple[int, int, int]:
     _, channels, height, width = images.shape
     return channels, height, width
-
-
-@contextmanager
-def _evaluating(network: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """No gradients, and every part of a module in evaluation mode for the while."""
-    training = [part for part in network.modules() if part.training] if isinstance(network, nn.Module) else []
-    for part in training:
-        part.training = False
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for part in training:
-            part.training = True

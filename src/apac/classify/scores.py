@@ -29,7 +29,8 @@ class Scores:
     def add(self, log_probabilities: Tensor) -> Scores:
         """The scores after one more pass, (N, K)."""
         log = log_probabilities.double()
-        return self.merge(Scores(1, log, log.square(), log.exp(), (2 * log).exp()))
+        probability = log.exp()
+        return self.merge(Scores(1, log, log.square(), probability, probability.square()))
 
     def merge(self, other: Scores) -> Scores:
         """The scores of the passes of both, as if they had been added one by one."""

@@ -1,0 +1,158 @@
+"""Run a network fast for inference on the CPU.
+
+Measured on the paper's networks (`apac bench`): ONNX Runtime is the fastest of torch, its compiler, ONNX Runtime and
+OpenVINO where channels fill its blocks of 16, and for matrices; OpenVINO where they do not. The choice depends on the
+network alone, so that an answer does not change with the load of the machine.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Network = Callable[[Tensor], Tensor]
+
+WORTH = 1e11  # multiplications and additions, about a second: a smaller job is done before a network is prepared
+TOLERANCE = 1e-4  # of a logit; a preparation that changes one by more is not used
+BLOCK = 16  # channels that ONNX Runtime's convolutions take at a time
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A network with the weights of one moment. Several threads may call it; each uses one core."""
+
+    run: Network
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return self.run(images)
+
+
+def prepare(network: Network, images: Tensor, passes: int) -> Network:
+    """The network, ready for so many passes of images like these (at least one): the same logits, to 1e-4.
+
+    What is not a float32 module on the CPU comes back as it is, and so does every network for a small job.
+    """
+    if not isinstance(network, nn.Module) or not _suits(network):
+        return network
+    if passes * operations(network, images[:1]) < WORTH:
+        return network
+    try:
+        examples = images[:64].float().expand(max(2, min(len(images), 64)), -1, -1, -1)
+        with evaluating(network):
+            prepared = _prepare(network, examples)
+            change = float((prepared(examples) - network(examples)).abs().max())
+    except Exception as error:  # exporters refuse networks, and packages are missing, in many ways
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        return _eager(network, reason)
+    return prepared if change <= TOLERANCE else _eager(network, f"it would change a logit by {change:.1g}")
+
+
+def serves_threads(network: Network) -> bool:
+    """Whether several threads may call the network at once: known of modules on the CPU, not of any callable."""
+    if isinstance(network, nn.Module):
+        return all(t.device.type == "cpu" for t in [*network.parameters(), *network.buffers()])
+    return isinstance(network, Prepared)
+
+
+def _suits(network: nn.Module) -> bool:
+    single = {parameter.dtype for parameter in network.parameters()} == {torch.float32}
+    hooked = any(part._forward_hooks or part._forward_pre_hooks for part in network.modules())
+    return single and serves_threads(network) and not hooked
+
+
+def operations(network: nn.Module, image: Tensor) -> int:
+    """Multiplications and additions of one pass, in convolutions and matrix products."""
+    counts = []
+
+    def count(layer: nn.Module, given: Any, result: Tensor) -> None:
+        weight = layer.weight
+        assert isinstance(weight, Tensor)
+        counts.append(2 * weight[0].numel() * result.numel())
+
+    layers = [part for part in network.modules() if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    try:
+        with evaluating(network):
+            network(image.float())
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sum(counts)
+
+
+def _prepare(network: nn.Module, examples: Tensor) -> Network:
+    channels = [part.out_channels for part in network.modules() if isinstance(part, nn.Conv2d)]
+    blocked = all(count % BLOCK == 0 for count in channels)
+    return Prepared((_by_onnxruntime if blocked else _by_openvino)(_export(network, examples)))
+
+
+def _export(network: nn.Module, examples: Tensor) -> bytes:
+    model = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # A network that asks for the values of a tensor may run otherwise for other images.
+        warnings.simplefilter("error", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        axes = {"images": {0: "n"}}
+        torch.onnx.export(
+            network,
+            (examples,),
+            model,  # type: ignore[arg-type]
+            input_names=["images"],
+            dynamic_axes=axes,
+            dynamo=False,
+        )
+    return model.getvalue()
+
+
+def _by_onnxruntime(model: bytes) -> Network:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(None, {"images": images.contiguous().numpy()})[0])
+
+
+def _by_openvino(model: bytes) -> Network:
+    import openvino
+
+    threads = torch.get_num_threads()
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads}
+    compiled = openvino.compile_model(openvino.convert_model(io.BytesIO(model)), "CPU", settings)
+    own = threading.local()  # a request serves one thread
+
+    def run(images: Tensor) -> Tensor:
+        if not hasattr(own, "request"):
+            own.request = compiled.create_infer_request()
+        result: Any = own.request.infer([images.contiguous().numpy()], share_inputs=True)
+        return torch.from_numpy(result[0])
+
+    return run
+
+
+def _eager(network: Network, reason: str) -> Network:
+    logging.getLogger("apac").warning("running the network by torch alone, which is slower: %s.", reason.rstrip("."))
+    return network
+
+
+@contextmanager
+def evaluating(network: Network) -> Iterator[None]:
+    """No gradients, and every part of a module in evaluation mode for the while."""
+    training = [part for part in network.modules() if part.training] if isinstance(network, nn.Module) else []
+    for part in training:
+        part.training = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part in training:
+            part.training = True
