@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +18,10 @@ from apac import models
 from apac.deform.base import Deformation
 from apac.deform.per_class import PerClass
 from apac.errors import InputError
+from apac.memory import keep_freed_blocks
 from apac.progress import Progress, silent
 from apac.randomness import generator
+from apac.training.batches import batches
 from apac.training.config import TrainConfig
 
 DECAY = 0.9993  # of the rate, an epoch (paper)
@@ -81,26 +84,23 @@ def advance(
     *,
     after_step: Callable[[State], None] = lambda state: None,
     progress: Progress = silent,
+    ahead: bool | None = None,
 ) -> None:
     """Train from wherever the state is to the last epoch. Images (N, C, H, W) are normalised, labels (N,) int64.
 
-    `after_step` is called when a step is complete; it may save the state, or raise to stop.
+    `after_step` is called when a step is complete; it may save the state, or raise to stop. `ahead` makes the virtual
+    samples of a step during the step before, see `batches`; the training is the same.
     """
+    keep_freed_blocks()
     # An epoch is as many steps as process N virtual samples.
     steps = math.ceil(len(images) / config.batch)
     total = steps * config.epochs
     began = time.monotonic() - state.seconds
-    while state.step < total:
+    make = partial(_virtual_samples, config, images, labels)
+    for virtual, targets in batches(make, state.step, total, ahead=ahead):
         rate = rate_at(config, state.step, steps)
         for group in state.optimizer.param_groups:
             group["lr"] = rate
-
-        # Indices with replacement and a fresh Θ for every virtual sample, which is used once.
-        random = generator(config.seed, "training step", state.step)
-        index = torch.randint(len(images), (config.batch,), generator=random)
-        originals, targets = images[index], labels[index]
-        assert config.deformation is not None
-        virtual = deform(config.deformation, originals, targets, random)
 
         loss = functional.cross_entropy(state.network(virtual), targets)
         state.optimizer.zero_grad()
@@ -126,6 +126,15 @@ def advance(
         if ended:
             state.loss_sum = 0.0
         after_step(state)
+
+
+def _virtual_samples(config: TrainConfig, images: Tensor, labels: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    """The virtual samples of a step and their labels: indices with replacement, and a fresh Θ for each, used once."""
+    random = generator(config.seed, "training step", step)
+    index = torch.randint(len(images), (config.batch,), generator=random)
+    originals, targets = images[index], labels[index]
+    assert config.deformation is not None
+    return deform(config.deformation, originals, targets, random), targets
 
 
 def rate_at(config: TrainConfig, step: int, steps: int) -> float:
