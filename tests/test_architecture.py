@@ -15,14 +15,15 @@ SOURCE = Path(apac.__file__).parent
 
 # A module imports only from layers above its own, or from its own folder.
 LAYERS = [
-    {"errors", "progress"},
-    {"storage", "randomness", "arguments"},
+    {"errors", "progress", "memory"},
+    {"storage", "randomness", "arguments", "threads"},
     {"deform", "data", "models"},
     {"classify", "training"},
     {"run_folder"},
     {"run"},
     {"evaluate"},
     {"paper"},
+    {"bench"},
     {"terminal", "refusal"},
     {"cli"},
     {"__main__"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ import typer
 
 from apac.errors import InputError
 from apac.refusal import complain, in_one_sentence, kindly
-from apac.terminal import print_answer, print_table, watched
+from apac.terminal import answers_of, print_answer, print_table, watched
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -178,20 +177,8 @@ def classify(
         pixels = loaded.normalise(torch.stack([image for _, image, _ in read]))
         with watched() as progress:
             decision = loaded.classifier(rule, seed=seed).decide(pixels, progress=progress)
-        answers = [
-            {
-                "image": str(path),
-                "label": loaded.classes[int(label)],
-                "mean_log_probability": float(scores[label]),
-                "standard_error": _finite(float(errors[label])),
-                "passes": int(used),
-                "log_scores": dict(zip(loaded.classes, scores.tolist(), strict=True)),
-                "notes": list(notes),
-            }
-            for (path, _, notes), label, scores, errors, used in zip(
-                read, decision.labels, decision.log_scores, decision.standard_errors, decision.passes, strict=True
-            )
-        ]
+        prepared = [(path, notes) for path, _, notes in read]
+        answers = answers_of(prepared, decision, loaded.classes)
     if as_json:
         print(json.dumps(answers, indent=2))
     else:
@@ -234,6 +221,31 @@ def reproduce(
     print(f"wrote {out / 'report.html'} (training {result.training:.0f} s, deciding {result.deciding:.0f} s)")
 
 
+@app.command()
+@kindly
+def bench(
+    only: Annotated[str, typer.Option(help="What to measure, separated by commas.")] = "deform,decide,train,process",
+    rounds: Annotated[int, typer.Option(help="Turns of each contestant; its best counts.")] = 5,
+    out: Annotated[Path, typer.Option(help="The file for the figures.")] = Path("bench.json"),
+) -> None:
+    """Measure the speed, beside other libraries and beside what the machine can do.
+
+    Example:  apac bench --only deform --out deform.json
+
+    Other libraries are measured where they are installed (the extra "bench"). Leave the machine idle meanwhile.
+    """
+    from apac.bench.result import bench as measure
+    from apac.bench.result import tables, to_json
+    from apac.storage import write_json
+
+    with watched() as progress:
+        entries = measure(only.split(","), rounds, progress=progress)
+    for table in tables(entries):
+        print_table(table)
+    write_json(out, to_json(entries, rounds))
+    print(f"wrote {out}")
+
+
 @data_app.command()
 @kindly
 def fetch(name: Annotated[str, typer.Argument(help="mnist or cifar10.", show_default=False)]) -> None:
@@ -269,10 +281,6 @@ def _numbers(text: str) -> list[int]:
         raise
     except ValueError:
         raise InputError(f"--passes takes whole numbers separated by commas, such as 1,4,16, got {text!r}.") from None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None  # JSON has no NaN
 
 
 def main() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apac.progress import Progress
 
 if TYPE_CHECKING:  # it would bring torch, which takes long
+    from apac.classify.decision import Decision
     from apac.paper.table import Table
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -84,6 +87,25 @@ def print_table(table: Table) -> None:
     for row in table.rows:
         drawn.add_row(*row)
     Console().print(drawn)
+
+
+def answers_of(
+    images: Sequence[tuple[Path, Sequence[str]]], decision: Decision, classes: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The decisions of image files, each with the notes of its preparation, as JSON takes them."""
+    each = zip(images, decision.labels, decision.log_scores, decision.standard_errors, decision.passes, strict=True)
+    return [
+        {
+            "image": str(path),
+            "label": classes[int(label)],
+            "mean_log_probability": float(scores[label]),
+            "standard_error": float(errors[label]) if math.isfinite(errors[label]) else None,  # JSON has no NaN
+            "passes": int(used),
+            "log_scores": dict(zip(classes, scores.tolist(), strict=True)),
+            "notes": list(notes),
+        }
+        for (path, notes), label, scores, errors, used in each
+    ]
 
 
 def print_answer(answer: dict[str, Any]) -> None:

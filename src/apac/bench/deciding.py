@@ -1,0 +1,80 @@
+"""Passes a second for deciding 10,000 images, beside the network alone and the machine's peak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from apac import models
+from apac.bench import peers
+from apac.bench.deforming import PRESETS
+from apac.bench.machine import matrix_product
+from apac.bench.race import Entry, race
+from apac.classify.classifier import Classifier
+from apac.deform.cpu import torch_path
+from apac.models import engine
+from apac.progress import Progress
+from apac.randomness import generator
+from apac.threads import crew
+
+IMAGES = 10_000
+FEW = 1_000  # for what is slow; it does as many passes a second
+PASSES = 4
+BATCH = 100  # of the plain loops: the fastest for them
+WHOLE, ALONE, PEAK = "apac, whole decision", "its network alone", "peak: matrix product"
+
+
+def measure(rounds: int, progress: Progress) -> list[Entry]:
+    return [entry for name in models.BUILDERS for entry in _measure(name, rounds, progress)]
+
+
+def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
+    preset = name.partition("-")[0]
+    images, u = torch.rand(IMAGES, *peers.SHAPES[preset]), PRESETS[preset]()
+    network = models.build(name, generator=generator(0, "bench", 0)).eval()
+    classifier = Classifier(network, u).prepared(images, 1_000)
+    batches = images.split(classifier.device_batch)
+
+    def whole() -> float:
+        classifier.score(images, 0, PASSES)
+        return PASSES * IMAGES
+
+    def alone() -> float:
+        with crew() as threads:
+            threads.each(classifier.network, batches)
+        return IMAGES
+
+    plain = peers.plain_network(name).eval()
+
+    def by_torch(part: Tensor) -> Tensor:
+        return u.apply(part, u.sample(1, peers.SHAPES[preset], generator=generator(0, "bench", 0)))
+
+    def eager() -> float:
+        with torch_path():
+            return _loop(plain, by_torch, images[:FEW])
+
+    contestants: dict[str, Callable[[], float]] = {WHOLE: whole, ALONE: alone, "plain loop": eager}
+    if peers.installed("kornia"):
+        chain = peers.kornia(preset)
+        contestants["kornia, plain loop"] = lambda: _loop(plain, chain, images[:FEW])
+    if peers.installed("ttach"):
+        wrapper, views = peers.ttach_wrapper(plain)
+        contestants["ttach"] = lambda: views * _loop(wrapper, lambda part: part, images[:FEW])
+    group = f"passes a second, {name}"
+    product = matrix_product()
+    with torch.no_grad():
+        speed = race(group, contestants | {PEAK: product}, rounds, progress)
+    peak = speed.pop(PEAK)
+    needed = engine.operations(network, images[:1])
+    found = [Entry(group, who, value, "passes/s", WHOLE, speed[WHOLE] / value) for who, value in speed.items()]
+    reached = speed[ALONE] * needed
+    share = Entry(group, f"{ALONE}, of the peak", reached / 1e9, "GFLOPS", PEAK, reached / peak)
+    return [*found, share, Entry(group, PEAK, peak / 1e9, "GFLOPS")]
+
+
+def _loop(network: nn.Module, deform: Callable[[Tensor], Tensor], images: Tensor) -> float:
+    """One pass, as one writes it."""
+    torch.cat([network(deform(part)).log_softmax(dim=1) for part in images.split(BATCH)])
+    return len(images)

@@ -1,0 +1,73 @@
+"""What only a process of its own shows: peak memory, and the time from the command to its answer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from apac.bench.race import Entry
+from apac.progress import Progress
+
+PASSES = (64, 4096)
+IMAGES = 500  # enough for a large job, which is run by another engine than a small one, in both cases
+MEMORY = """
+import resource, torch
+from apac import Classifier, FixedPasses, presets
+from apac.models import build
+from apac.randomness import generator
+network = build("mnist-cnn", generator=generator(0, "bench", 0))
+Classifier(network, presets.mnist(), FixedPasses({passes})).decide(torch.rand({images}, 1, 28, 28))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def measure(rounds: int, progress: Progress) -> list[Entry]:
+    return [*_memory(progress), *_start(rounds, progress)]
+
+
+def _memory(progress: Progress) -> list[Entry]:
+    group = f"peak memory of a decision, mnist-cnn, {IMAGES} images"
+    peaks = []
+    for number, passes in enumerate(PASSES):
+        peaks.append(float(_run([sys.executable, "-c", MEMORY.format(passes=passes, images=IMAGES)])))
+        progress(group, number + 1, len(PASSES))
+    names = [f"{passes:,} passes" for passes in PASSES]
+    return [
+        Entry(group, name, peak / 2**20, "MiB", names[0], peak / peaks[0])
+        for name, peak in zip(names, peaks, strict=True)
+    ]
+
+
+def _start(rounds: int, progress: Progress) -> list[Entry]:
+    """From the command to its end, imports included."""
+    from PIL import Image
+
+    from apac import data
+    from apac import run as runs
+    from apac.training.config import TrainConfig
+
+    group = "from the command to its answer"
+    apac = [sys.executable, "-m", "apac"]
+    with tempfile.TemporaryDirectory() as folder:
+        run, image = Path(folder) / "run", Path(folder) / "digit.png"
+        runs.train(TrainConfig(epochs=1), run)
+        Image.fromarray(data.load("mnist-5k").test_images[0, 0].numpy()).save(image)
+        commands = {
+            "apac --help": [*apac, "--help"],
+            "apac classify, one image, 256 passes": [*apac, "classify", str(run), str(image), "--passes", "256"],
+        }
+        best = dict.fromkeys(commands, float("inf"))
+        for number in range(rounds):
+            for name, command in commands.items():
+                began = time.perf_counter()
+                _run(command)
+                best[name] = min(best[name], time.perf_counter() - began)
+            progress(group, number + 1, rounds)
+    return [Entry(group, name, seconds, "s") for name, seconds in best.items()]
+
+
+def _run(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
