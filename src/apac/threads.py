@@ -62,13 +62,18 @@ def _share(function: Callable[[Item], Result], items: list[Item], count: int) ->
     numbered, lock, stopped = iter(enumerate(items)), Lock(), False
 
     def work() -> None:
+        nonlocal stopped
         with torch.no_grad():
             while not stopped:
                 with lock:
                     number, item = next(numbered, (None, None))
                 if number is None:
                     return
-                results[number] = function(item)  # type: ignore[arg-type]
+                try:
+                    results[number] = function(item)  # type: ignore[arg-type]
+                except BaseException:
+                    stopped = True
+                    raise
 
     futures = [_pool(count).submit(work) for _ in range(min(count, len(items)))]
     try:
@@ -85,7 +90,7 @@ def _pool(count: int) -> ThreadPoolExecutor:
     met = Barrier(count + 1)
 
     def begin() -> None:
-        torch.set_num_threads(1)
+        use_one_torch_thread()
         met.wait()
 
     pool = ThreadPoolExecutor(count, thread_name_prefix="apac", initializer=begin)
@@ -94,6 +99,12 @@ def _pool(count: int) -> ThreadPoolExecutor:
     met.wait()
     torch.set_num_threads(count)
     return pool
+
+
+def use_one_torch_thread() -> None:
+    """For the calling thread, a new one. Whoever calls this puts torch's global number back, which it changes too."""
+    torch.get_num_threads()  # when it first asks, a thread takes torch's global number: before it sets its own
+    torch.set_num_threads(1)
 
 
 # A forked process inherits the pool without its threads.

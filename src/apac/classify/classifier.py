@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,7 +73,7 @@ class Classifier:
             return Scores(stop - start, *[self.plain(images)] * 4)
         scores: Scores | None = None
         network = self.prepared(images, stop - start).network
-        with evaluating(self.network), crew() as threads:
+        with evaluating(self.network), crew() if serves_threads(network) else nullcontext(Crew(1)) as threads:
             # Many images: one pass of them at a time, in parts. Few: several passes of all of them, in blocks.
             together = max(1, self.device_batch // len(images))
             at_once = together if together == 1 else together * threads.count
@@ -104,7 +105,6 @@ class Classifier:
         parts = images.split(TOGETHER * self.device_batch)
         thetas = [None if self.independent else self._draw(images, block) for block in blocks]
         work = [(part, block, theta) for block, theta in zip(blocks, thetas, strict=True) for part in parts]
-        threads = threads if serves_threads(network) else Crew(1)
         said = threads.each(lambda item: self._said(network, *item), work)
         for i in range(0, len(said), len(parts)):
             yield from _finite(torch.cat(said[i : i + len(parts)], dim=1))  # (passes of the block, N, K)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +30,7 @@ class Compose(Deformation):
     """
 
     parts: tuple[Deformation, ...]
+    _groups: ClassVar[list[tuple[list[Any], Thickness | None]]]  # of the instance; no field of what it is
 
     def __init__(self, *parts: Deformation) -> None:
         flat: list[Deformation] = []
@@ -43,6 +43,7 @@ class Compose(Deformation):
                 )
             flat.extend(part.parts if isinstance(part, Compose) else [part])
         object.__setattr__(self, "parts", tuple(flat))
+        object.__setattr__(self, "_groups", _groups(flat))
 
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.parts))})"
@@ -59,7 +60,7 @@ class Compose(Deformation):
 
     def _apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
         start = 0
-        for group, thickness in _groups(self.parts):
+        for group, thickness in self._groups:
             stop = start + len(group) + (thickness is not None)
             draws = parameters.parts[start:stop]
             if isinstance(group[0], Geometric):
@@ -70,8 +71,7 @@ class Compose(Deformation):
         return images
 
 
-@lru_cache(maxsize=64)
-def _groups(parts: tuple[Deformation, ...]) -> list[tuple[list[Any], Thickness | None]]:
+def _groups(parts: list[Deformation]) -> list[tuple[list[Any], Thickness | None]]:
     """The parts in order, those that share a resampling together, with the thickness that follows it."""
     groups: list[tuple[list[Any], Thickness | None]] = []
     for part in parts:

@@ -19,9 +19,11 @@ TILE = 256  # images: large enough to hide the calls, small enough for a core's 
 _by_torch_alone = False
 
 
-def kernels(tensor: Tensor) -> Any | None:
-    """The module of CPU kernels for tensors on the CPU, None for others, and for one that must pass gradients on."""
-    if _by_torch_alone or tensor.device.type != "cpu" or (tensor.requires_grad and torch.is_grad_enabled()):
+def kernels(images: Tensor, parameters: Any = ()) -> Any | None:
+    """The module of CPU kernels for images on the CPU; None for others, and where gradients must pass."""
+    if _by_torch_alone or images.device.type != "cpu":
+        return None
+    if torch.is_grad_enabled() and (images.requires_grad or draws.requires_grad(parameters)):
         return None
     return _kernels()
 
@@ -48,15 +50,13 @@ def _kernels() -> Any | None:
 
 def by_tiles(apply: Callable[[Tensor, Any], Tensor], images: Tensor, parameters: Any) -> Tensor:
     """apply(images, parameters), on the CPU by tiles of images that the threads share."""
-    if len(images) <= TILE or kernels(images) is None:
+    if len(images) <= TILE or kernels(images, parameters) is None:
         return apply(images, parameters)
     shared = draws.size(parameters) == 1
-    out = torch.empty(images.shape, dtype=images.dtype)
 
-    def work(start: int) -> None:
+    def work(start: int) -> Tensor:
         tile = slice(start, start + TILE)
-        out[tile] = apply(images[tile], parameters if shared else draws.rows(parameters, tile))
+        return apply(images[tile], parameters if shared else draws.rows(parameters, tile))
 
     with crew() as threads:
-        threads.each(work, range(0, len(images), TILE))
-    return out
+        return torch.cat(threads.each(work, range(0, len(images), TILE)))

@@ -96,8 +96,9 @@ def warp(
                 below = above + np.uint64(across)
                 a, b = padded[above], padded[above + np.uint64(1)]
                 d, e = padded[below], padded[below + np.uint64(1)]
-                upper, lower = a + right[p] * (b - a), d + right[p] * (e - d)
-                result[p] = upper + down[p] * (lower - upper)
+                upper = (one - right[p]) * a + right[p] * b
+                lower = (one - right[p]) * d + right[p] * e
+                result[p] = (one - down[p]) * upper + down[p] * lower
             _morph(result, change[min(i, len(change) - 1)], size, height, width, room)
 
 

@@ -39,6 +39,13 @@ def to_device(draw: Draw, device: torch.device) -> Draw:
     return draw if leaf is None or leaf.device == device else _map(lambda leaf: leaf.to(device), draw)
 
 
+def requires_grad(draw: Any) -> bool:
+    """Whether gradients are wanted of any of its tensors."""
+    leaves: list[Tensor] = []
+    _map(lambda leaf: leaves.append(leaf) or leaf, draw)  # type: ignore[func-returns-value]
+    return any(leaf.requires_grad for leaf in leaves)
+
+
 def _first(draw: Any) -> Tensor | None:
     """A tensor of the draw; they all have the same n and device."""
     if isinstance(draw, Tensor):

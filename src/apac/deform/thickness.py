@@ -53,7 +53,7 @@ class Thickness(Deformation):
     def _apply(self, images: Tensor, parameters: ThicknessParameters) -> Tensor:
         if len(parameters.change) == 1 and int(parameters.change) == 0:
             return images
-        fast = kernels(images)
+        fast = kernels(images, parameters)
         if fast is not None:
             return self._by_kernel(fast, images, parameters.change)
         if len(parameters.change) == 1:

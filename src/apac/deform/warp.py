@@ -73,9 +73,10 @@ def resample(
     matrix = _combine(torch.matmul, [flow.matrix.to(precision) for flow in moves if flow.matrix is not None])
     aside = _combine(torch.add, [flow.displacement.to(precision) for flow in moves if flow.displacement is not None])
     originals, outside = images.to(precision), outside_of(group) or 0.0
-    if kernels(images) is not None:
+    fast = kernels(images, tuple(parameters))
+    if fast is not None:
         change = None if thickness is None else (parameters[-1].change, thickness.size)
-        return _by_kernel(originals, matrix, aside, outside, change).to(images.dtype)
+        return _by_kernel(fast, originals, matrix, aside, outside, change).to(images.dtype)
     result = _by_torch(originals, matrix, aside, outside).to(images.dtype)
     return result if thickness is None else thickness.apply(result, parameters[-1])
 
@@ -86,6 +87,7 @@ def _combine(operation: Callable[[Tensor, Tensor], Tensor], flows: list[Tensor])
 
 
 def _by_kernel(
+    fast: Any,
     images: Tensor,
     matrix: Tensor | None,
     displacement: Tensor | None,
@@ -98,7 +100,7 @@ def _by_kernel(
     background, edge = (0.0, True) if outside == "edge" else (outside, False)
     change, size = (torch.zeros(1, dtype=torch.int8), 1) if thickness is None else thickness
     out = torch.empty(images.shape, dtype=images.dtype)
-    kernels(images).warp(  # type: ignore[union-attr]
+    fast.warp(
         images.detach().flatten(2).contiguous().numpy(),
         matrix.contiguous().numpy(),
         displacement.flatten(2).contiguous().numpy(),

@@ -51,7 +51,7 @@ def prepare(network: Network, images: Tensor, passes: int) -> Network:
             prepared = _prepare(network, examples)
             change = float((prepared(examples) - network(examples)).abs().max())
     except Exception as error:  # exporters refuse networks, and packages are missing, in many ways
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = str(error.__cause__ or error).strip().partition("\n")[0] or type(error).__name__
         return _eager(network, reason)
     return prepared if change <= TOLERANCE else _eager(network, f"it would change a logit by {change:.1g}")
 
@@ -119,7 +119,7 @@ def _by_onnxruntime(model: bytes) -> Network:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    return lambda images: torch.from_numpy(session.run(None, {"images": images.contiguous().numpy()})[0])
+    return lambda images: torch.from_numpy(session.run(None, {"images": _array(images)})[0])
 
 
 def _by_openvino(model: bytes) -> Network:
@@ -133,10 +133,14 @@ def _by_openvino(model: bytes) -> Network:
     def run(images: Tensor) -> Tensor:
         if not hasattr(own, "request"):
             own.request = compiled.create_infer_request()
-        result: Any = own.request.infer([images.contiguous().numpy()], share_inputs=True)
+        result: Any = own.request.infer([_array(images)], share_inputs=True)
         return torch.from_numpy(result[0])
 
     return run
+
+
+def _array(images: Tensor) -> Any:
+    return images.detach().to("cpu", torch.float32).contiguous().numpy()
 
 
 def _eager(network: Network, reason: str) -> Network:

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import torch
 
+from apac.threads import use_one_torch_thread
+
 Batch = TypeVar("Batch")
 
 
@@ -20,11 +22,11 @@ def batches(make: Callable[[int], Batch], start: int, stop: int, *, ahead: bool 
     its threads wait for each other: `apac bench` shows what that costs.
     """
     count = torch.get_num_threads()
-    if not (_cores() > count if ahead is None else ahead):
+    if start >= stop or not (_cores() > count if ahead is None else ahead):
         yield from map(make, range(start, stop))
         return
     with ThreadPoolExecutor(1, thread_name_prefix="apac") as one:
-        one.submit(torch.set_num_threads, 1).result()
+        one.submit(use_one_torch_thread).result()
         torch.set_num_threads(count)  # for threads to come
         following = one.submit(make, start)
         for step in range(start, stop):
