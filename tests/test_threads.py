@@ -35,10 +35,10 @@ def test_results_come_in_the_order_of_the_items(count):
         return i * i
 
     with crew() as threads:
-        assert threads.each(work, range(20)) == [i * i for i in range(20)]
-        assert threads.each(work, iter([3])) == [9]
-        assert threads.each(work, []) == []
-        assert threads.each(lambda item: item, [None, None, 1, None]) == [None, None, 1, None]
+        assert list(threads.each(work, range(20))) == [i * i for i in range(20)]
+        assert list(threads.each(work, iter([3]))) == [9]
+        assert list(threads.each(work, [])) == []
+        assert list(threads.each(lambda item: item, [None, None, 1, None])) == [None, None, 1, None]
 
 
 def test_as_many_threads_work_at_once_as_torch_may_use(count):
@@ -50,37 +50,37 @@ def test_as_many_threads_work_at_once_as_torch_may_use(count):
 
     with crew() as threads:
         assert threads.count == count
-        used = threads.each(work, range(2 * count))
+        used = list(threads.each(work, range(2 * count)))
     assert len(set(used)) == count
     assert threading.get_ident() not in used
 
 
 def test_there_are_never_more_threads_than_torch_may_use(count):
     with crew() as threads:
-        used = threads.each(lambda i: time.sleep(0.001) or threading.get_ident(), range(30))
+        used = list(threads.each(lambda i: time.sleep(0.001) or threading.get_ident(), range(30)))
     assert len(set(used)) <= count
 
 
 def test_where_torch_may_use_one_thread_the_calling_thread_works():
     with crew() as threads:
         assert threads.count == 1
-        assert set(threads.each(lambda i: threading.get_ident(), range(5))) == {threading.get_ident()}
+        assert set(list(threads.each(lambda i: threading.get_ident(), range(5)))) == {threading.get_ident()}
 
 
 def test_each_thread_has_one_torch_thread_and_so_has_the_caller_for_the_while(count):
     with crew() as threads:
         assert torch.get_num_threads() == 1
-        assert threads.each(lambda i: torch.get_num_threads(), range(4 * count)) == [1] * 4 * count
+        assert list(threads.each(lambda i: torch.get_num_threads(), range(4 * count))) == [1] * 4 * count
 
 
 def test_a_crew_within_a_crew_stays_in_its_thread(count):
     def outer(i: int) -> bool:
         with crew() as inner:
-            used = set(inner.each(lambda j: threading.get_ident(), range(4)))
+            used = set(list(inner.each(lambda j: threading.get_ident(), range(4))))
             return inner.count == 1 and used == {threading.get_ident()} and torch.get_num_threads() == 1
 
     with crew() as threads:
-        assert all(threads.each(outer, range(8)))
+        assert all(list(threads.each(outer, range(8))))
         with crew() as again:
             assert again.count == 1
 
@@ -88,14 +88,14 @@ def test_a_crew_within_a_crew_stays_in_its_thread(count):
 def test_torch_has_as_many_threads_afterwards_as_before_here_and_in_threads_to_come(count):
     for _ in range(2):
         with crew() as threads:
-            threads.each(torch.zeros, range(8))
+            list(threads.each(torch.zeros, range(8)))
         assert torch.get_num_threads() == count
         assert in_a_new_thread(torch.get_num_threads) == count
 
 
 def test_torch_has_as_many_threads_after_an_error_as_before(count):
     with pytest.raises(ZeroDivisionError), crew() as threads:
-        threads.each(lambda i: 1 // i, [1, 0, 1])
+        list(threads.each(lambda i: 1 // i, [1, 0, 1]))
     assert torch.get_num_threads() == count
     assert in_a_new_thread(torch.get_num_threads) == count
     with pytest.raises(KeyError), crew():
@@ -109,7 +109,7 @@ def test_a_change_of_torchs_threads_changes_the_next_crew():
             torch.set_num_threads(count)
             with crew() as threads:
                 assert threads.count == count
-                assert threads.each(lambda i: torch.get_num_threads(), range(6)) == [1] * 6
+                assert list(threads.each(lambda i: torch.get_num_threads(), range(6))) == [1] * 6
             assert torch.get_num_threads() == count
     finally:
         torch.set_num_threads(1)
@@ -129,7 +129,7 @@ def test_the_error_of_an_item_is_raised_and_nobody_begins_another(failing, count
         time.sleep(0.01)
 
     with crew() as threads, pytest.raises(ValueError, match=f"item {failing}"):
-        threads.each(work, range(40))
+        list(threads.each(work, range(40)))
     time.sleep(0.05)
     # what was under way when it failed, and at most one more for each of the others, that was just beginning
     assert len(begun) <= failing + 2 * count
@@ -139,19 +139,19 @@ def test_the_crew_works_on_after_an_error(count):
     with crew() as threads:
         for _ in range(3):
             with pytest.raises(ZeroDivisionError):
-                threads.each(lambda i: 1 // i, [0] * 10)
-            assert threads.each(lambda i: i, range(10)) == list(range(10))
+                list(threads.each(lambda i: 1 // i, [0] * 10))
+            assert list(threads.each(lambda i: i, range(10))) == list(range(10))
 
 
 def test_no_gradients_are_recorded(count):
     leaf = torch.ones(3, requires_grad=True)
     with crew() as threads:
         assert not (leaf * 2).requires_grad
-        assert not any(threads.each(lambda i: (leaf * i).requires_grad, range(10)))
+        assert not any(list(threads.each(lambda i: (leaf * i).requires_grad, range(10))))
     assert (leaf * 2).requires_grad
     torch.set_num_threads(1)
     with crew() as threads:
-        assert not any(threads.each(lambda i: (leaf * i).requires_grad, range(2)))
+        assert not any(list(threads.each(lambda i: (leaf * i).requires_grad, range(2))))
 
 
 def test_two_threads_may_have_a_crew_at_the_same_time(count):
@@ -163,7 +163,7 @@ def test_two_threads_may_have_a_crew_at_the_same_time(count):
         for _ in range(20):
             begin.wait(timeout=10)
             with crew() as threads:
-                right &= threads.each(lambda i: i + offset, range(20)) == [i + offset for i in range(20)]
+                right &= list(threads.each(lambda i: i + offset, range(20))) == [i + offset for i in range(20)]
         return right, torch.get_num_threads()
 
     said = []
@@ -176,7 +176,7 @@ def test_two_threads_may_have_a_crew_at_the_same_time(count):
 
 
 def test_a_crew_of_one_needs_no_pool():
-    assert Crew(1).each(lambda i: threading.get_ident(), range(3)) == [threading.get_ident()] * 3
+    assert list(Crew(1).each(lambda i: threading.get_ident(), range(3))) == [threading.get_ident()] * 3
 
 
 def test_a_forked_process_has_a_crew_of_its_own():
@@ -188,7 +188,7 @@ def test_a_forked_process_has_a_crew_of_its_own():
         def once():
             met = threading.Barrier(2)
             with crew() as threads:
-                return threads.each(lambda i: (met.wait(timeout=20), i * i)[1], range(4)), threads.count
+                return list(threads.each(lambda i: (met.wait(timeout=20), i * i)[1], range(4))), threads.count
 
         before = once()
         child = os.fork()

@@ -7,11 +7,12 @@ busy they stand still together. Threads with work of their own do not.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
-from threading import Barrier, Lock
+from threading import Barrier
 from typing import TypeVar
 
 import torch
@@ -28,12 +29,27 @@ class Crew:
     def __init__(self, count: int) -> None:
         self.count = count
 
-    def each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """function of each item, in order."""
-        waiting = list(items)
-        if self.count == 1 or len(waiting) < 2:
-            return [function(item) for item in waiting]
-        return _share(function, waiting, self.count)
+    def each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """function of each item, in order. Items are asked for, and results kept, a few at a time."""
+        if self.count == 1:
+            yield from map(function, items)
+            return
+
+        def run(item: Item) -> Result:
+            with torch.no_grad():
+                return function(item)
+
+        under_way: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                under_way.append(_pool(self.count).submit(run, item))
+                if len(under_way) >= 2 * self.count:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:  # after an error or Ctrl-C nobody begins another item
+                future.cancel()
 
 
 @contextmanager
@@ -55,33 +71,6 @@ def crew() -> Iterator[Crew]:
             yield Crew(count)
         finally:
             torch.set_num_threads(count)
-
-
-def _share(function: Callable[[Item], Result], items: list[Item], count: int) -> list[Result]:
-    results: dict[int, Result] = {}
-    numbered, lock, stopped = iter(enumerate(items)), Lock(), False
-
-    def work() -> None:
-        nonlocal stopped
-        with torch.no_grad():
-            while not stopped:
-                with lock:
-                    number, item = next(numbered, (None, None))
-                if number is None:
-                    return
-                try:
-                    results[number] = function(item)  # type: ignore[arg-type]
-                except BaseException:
-                    stopped = True
-                    raise
-
-    futures = [_pool(count).submit(work) for _ in range(min(count, len(items)))]
-    try:
-        for future in futures:
-            future.result()
-    finally:
-        stopped = True  # after an error or Ctrl-C nobody begins another item
-    return [results[number] for number in range(len(items))]
 
 
 @lru_cache(maxsize=1)

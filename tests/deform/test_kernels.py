@@ -89,9 +89,9 @@ def test_a_kernel_does_what_torch_does_in_every_precision(u, dtype, random):
 
 
 @each_kind
-@pytest.mark.parametrize("beyond", [0, 1, cpu.TILE - 1], ids=lambda n: f"TILE+{n}")
+@pytest.mark.parametrize("beyond", [0, 1, cpu.TILE[1] - 1], ids=lambda n: f"TILE+{n}")
 def test_more_images_than_a_tile_are_deformed_as_they_are_by_torch(u, beyond, random):
-    n = cpu.TILE + beyond
+    n = cpu.TILE[1] + beyond
     images = torch.rand(n, 1, 9, 8, generator=random)
     for count in (n, 1):
         agree(u, images, u.sample(count, (1, 9, 8), generator=random))
@@ -216,7 +216,7 @@ def test_images_may_lie_in_memory_in_any_order_and_stay_as_they_are(u, layout, r
 
 @pytest.mark.parametrize("u", [u for u in KINDS if not isinstance(u, apac.Color)], ids=repr)
 def test_two_threads_give_the_same_bits_as_one(u):
-    n = 2 * cpu.TILE + 3
+    n = 2 * cpu.TILE[1] + 3
     images = torch.rand(n, 3, 12, 13, generator=generator(0, "test", 1))
 
     def results(threads: int) -> list[Tensor]:
@@ -280,12 +280,12 @@ def test_gradients_flow_to_the_images(u, random):
 
 def test_gradients_flow_to_the_images_of_more_than_one_tile(random):
     u = apac.presets.mnist()
-    images = torch.rand(cpu.TILE + 1, 1, 6, 6, generator=random).requires_grad_()
+    images = torch.rand(cpu.TILE[1] + 1, 1, 6, 6, generator=random).requires_grad_()
     u.apply(images, u.sample(len(images), (1, 6, 6), generator=random)).sum().backward()
     assert images.grad.abs().flatten(1).sum(1).gt(0).float().mean() > 0.9
 
 
-@pytest.mark.parametrize("n", [3, cpu.TILE + 1])
+@pytest.mark.parametrize("n", [3, cpu.TILE[1] + 1])
 @pytest.mark.parametrize("u", [apac.Homography(outside="edge"), apac.Elastic(sigma=2.0, alpha=9.0)], ids=repr)
 def test_gradients_flow_to_the_parameters(u, n, random):
     images = torch.rand(n, 1, 8, 9, generator=random)
@@ -306,7 +306,7 @@ class Grey(apac.Deformation):
         return images.mean(dim=1, keepdim=True).double()
 
 
-@pytest.mark.parametrize("n", [5, cpu.TILE + 5])
+@pytest.mark.parametrize("n", [5, cpu.TILE[1] + 5])
 def test_a_part_of_ones_own_may_change_channels_and_type_of_any_number_of_images(n, random):
     images = torch.rand(n, 3, 6, 5, generator=random)
     u = apac.Compose(Grey(), apac.Flip(1.0))
@@ -352,7 +352,7 @@ def no_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_without_numba_everything_works_and_one_line_says_so(no_numba, caplog):
-    n = cpu.TILE + 2
+    n = cpu.TILE[1] + 2
     images = torch.rand(n, 3, 7, 9, generator=generator(0, "test", 3))
     with caplog.at_level(logging.DEBUG, logger="apac"):
         slow = [u.apply(images, u.sample(n, (3, 7, 9), generator=generator(0, "test", i))) for i, u in enumerate(KINDS)]

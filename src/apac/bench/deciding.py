@@ -43,7 +43,7 @@ def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
 
     def alone() -> float:
         with crew() as threads:
-            threads.each(classifier.network, batches)
+            list(threads.each(classifier.network, batches))
         return IMAGES
 
     plain = peers.plain_network(name).eval()

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from apac.randomness import generator
 from apac.threads import Crew, crew
 
 DEFAULT_RULE = FixedPasses(256)
-TOGETHER = 4  # batches of the network that are deformed at once: on the CPU that hides the calls
+PART = 4  # batches of the network that are deformed at once: on the CPU that hides the calls
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,11 @@ class Classifier:
         scores: Scores | None = None
         network = self.prepared(images, stop - start).network
         with evaluating(self.network), crew() if serves_threads(network) else nullcontext(Crew(1)) as threads:
-            # Many images: one pass of them at a time, in parts. Few: several passes of all of them, in blocks.
-            together = max(1, self.device_batch // len(images))
-            at_once = together if together == 1 else together * threads.count
-            for first in range(start, stop, at_once):
-                passes = range(first, min(first + at_once, stop))
-                for log_probabilities in self._round(threads, network, images, passes, together):  # (N, K) of one pass
-                    scores = scores or Scores.zero(*log_probabilities.shape)
-                    scores = scores.add(log_probabilities)
-                progress("deciding", passes.stop - start, stop - start)
+            said = threads.each(lambda work: self._said(network, *work), self._work(images, range(start, stop)))
+            for done, log_probabilities in enumerate(self._joined(said, images), start=1):  # (N, K) of one pass
+                scores = scores or Scores.zero(*log_probabilities.shape)
+                scores = scores.add(log_probabilities)
+                progress("deciding", done, stop - start)
         assert scores is not None
         return scores
 
@@ -99,15 +96,22 @@ class Classifier:
         with evaluating(self.network):
             return _finite(self._log_probabilities(self.network, some))[: len(images)]
 
-    def _round(self, threads: Crew, network: Network, images: Tensor, passes: range, together: int) -> Iterator[Tensor]:
-        """Log-probabilities (N, K) of each of some passes, in order; the cores share blocks of passes and of images."""
-        blocks = [passes[i : i + together] for i in range(0, len(passes), together)]
-        parts = images.split(TOGETHER * self.device_batch)
-        thetas = [None if self.independent else self._draw(images, block) for block in blocks]
-        work = [(part, block, theta) for block, theta in zip(blocks, thetas, strict=True) for part in parts]
-        said = threads.each(lambda item: self._said(network, *item), work)
-        for i in range(0, len(said), len(parts)):
-            yield from _finite(torch.cat(said[i : i + len(parts)], dim=1))  # (passes of the block, N, K)
+    def _work(self, images: Tensor, passes: range) -> Iterator[tuple[Tensor, range, list[Any] | None]]:
+        """What the cores share: some of the images in some of the passes, with the Θ that serve them all.
+
+        Many images: each pass in parts. Few: all of them, in blocks of passes.
+        """
+        together = max(1, self.device_batch // len(images))
+        for block in (passes[i : i + together] for i in range(0, len(passes), together)):
+            thetas = None if self.independent else self._draw(images, block)
+            for part in images.split(PART * self.device_batch):
+                yield part, block, thetas
+
+    def _joined(self, said: Iterator[Tensor], images: Tensor) -> Iterator[Tensor]:
+        """The parts' log-probabilities (passes of a block, images of a part, K) as those of each pass, (N, K)."""
+        parts = len(images.split(PART * self.device_batch))
+        while block := list(islice(said, parts)):
+            yield from _finite(torch.cat(block, dim=1))
 
     def _said(self, network: Network, images: Tensor, passes: range, thetas: list[Any] | None) -> Tensor:
         """Log-probabilities of images in a block of passes, (passes, images, K)."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from apac.deform import parameters as draws
 from apac.threads import crew
 
-TILE = 256  # images: large enough to hide the calls, small enough for a core's cache
+TILE = (128, 1024)  # images, at least and at most: large enough to hide the calls, small enough to stay at hand
 _by_torch_alone = False
 
 
@@ -50,13 +50,14 @@ def _kernels() -> Any | None:
 
 def by_tiles(apply: Callable[[Tensor, Any], Tensor], images: Tensor, parameters: Any) -> Tensor:
     """apply(images, parameters), on the CPU by tiles of images that the threads share."""
-    if len(images) <= TILE or kernels(images, parameters) is None:
+    size = min(max(-(-len(images) // torch.get_num_threads()), TILE[0]), TILE[1])
+    if len(images) <= size or kernels(images, parameters) is None:
         return apply(images, parameters)
     shared = draws.size(parameters) == 1
 
     def work(start: int) -> Tensor:
-        tile = slice(start, start + TILE)
+        tile = slice(start, start + size)
         return apply(images[tile], parameters if shared else draws.rows(parameters, tile))
 
     with crew() as threads:
-        return torch.cat(threads.each(work, range(0, len(images), TILE)))
+        return torch.cat(list(threads.each(work, range(0, len(images), size))))

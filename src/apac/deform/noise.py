@@ -14,7 +14,7 @@ from apac.deform.cpu import kernels
 from apac.threads import crew
 
 _32_BITS = 0xFFFFFFFF
-_ROWS = 256  # for a thread at a time
+_ROWS = 512  # for a thread at a time
 
 
 def uniform_noise(n: int, count: int, *, generator: torch.Generator) -> Tensor:
@@ -29,7 +29,7 @@ def uniform_noise(n: int, count: int, *, generator: torch.Generator) -> Tensor:
         fast.noise(keys.numpy(), out.numpy())
     else:
         with crew() as threads:
-            threads.each(lambda part: fast.noise(part[0].numpy(), part[1].numpy()), parts)
+            list(threads.each(lambda part: fast.noise(part[0].numpy(), part[1].numpy()), parts))
     return out
 
 
