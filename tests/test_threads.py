@@ -64,7 +64,7 @@ def test_there_are_never_more_threads_than_torch_may_use(count):
 def test_where_torch_may_use_one_thread_the_calling_thread_works():
     with crew() as threads:
         assert threads.count == 1
-        assert set(list(threads.each(lambda i: threading.get_ident(), range(5)))) == {threading.get_ident()}
+        assert set(threads.each(lambda i: threading.get_ident(), range(5))) == {threading.get_ident()}
 
 
 def test_each_thread_has_one_torch_thread_and_so_has_the_caller_for_the_while(count):
@@ -76,7 +76,7 @@ def test_each_thread_has_one_torch_thread_and_so_has_the_caller_for_the_while(co
 def test_a_crew_within_a_crew_stays_in_its_thread(count):
     def outer(i: int) -> bool:
         with crew() as inner:
-            used = set(list(inner.each(lambda j: threading.get_ident(), range(4))))
+            used = set(inner.each(lambda j: threading.get_ident(), range(4)))
             return inner.count == 1 and used == {threading.get_ident()} and torch.get_num_threads() == 1
 
     with crew() as threads:
