@@ -36,7 +36,7 @@ def _memory(progress: Progress) -> list[Entry]:
         progress(group, number + 1, len(PASSES))
     names = [f"{passes:,} passes" for passes in PASSES]
     return [
-        Entry(group, name, peak / 2**20, "MiB", names[0], peak / peaks[0])
+        Entry(group, name, peak / 2**20, "MiB", names[0], peaks[0] / peak)
         for name, peak in zip(names, peaks, strict=True)
     ]
 

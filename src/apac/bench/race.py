@@ -18,8 +18,8 @@ class Entry:
     name: str  # who does it
     value: float
     unit: str
-    against: str = ""  # what the ratio is to
-    ratio: float | None = None
+    against: str = ""  # the line that it is compared with
+    ratio: float | None = None  # of that line's value to this one's
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}

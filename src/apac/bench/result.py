@@ -34,15 +34,14 @@ def to_json(entries: Sequence[Entry], rounds: int) -> dict[str, Any]:
 
 
 def tables(entries: Sequence[Entry]) -> list[Table]:
-    return [
-        Table(group, ("", "best", "", "ratio"), tuple(_row(entry) for entry in own))
-        for group, own in groupby(entries, key=lambda entry: entry.group)
-    ]
+    return [_table(group, list(own)) for group, own in groupby(entries, key=lambda entry: entry.group)]
+
+
+def _table(group: str, entries: list[Entry]) -> Table:
+    against = next((f"{entry.against} / this" for entry in entries if entry.against), "")
+    return Table(group, ("", "best", "", against), tuple(_row(entry) for entry in entries))
 
 
 def _row(entry: Entry) -> tuple[str, str, str, str]:
-    ratio = "" if entry.ratio is None or entry.against == entry.name else f"{entry.ratio:.2f} ({entry.against} / this)"
-    if entry.unit in ("GFLOPS", "MiB") and entry.ratio is not None and entry.against != entry.name:
-        ratio = f"{entry.ratio:.2f} of {entry.against}"
     value = f"{entry.value:,.0f}" if entry.value >= 100 else f"{entry.value:.2f}"
-    return entry.name, value, entry.unit, ratio
+    return entry.name, value, entry.unit, "" if entry.ratio is None else f"{entry.ratio:.2f}"

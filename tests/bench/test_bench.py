@@ -1,0 +1,99 @@
+"""`apac bench`: turns, figures and the file, with little work and no other library."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from apac import models
+from apac.bench import deciding, deforming, machine, peers, result, training
+from apac.bench.race import Entry, race
+from apac.cli import app
+from apac.errors import InputError
+from apac.models import engine
+from apac.progress import silent
+from apac.randomness import generator
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small sizes, and none of the other libraries."""
+    for module in (deforming, deciding):
+        monkeypatch.setattr(module, "IMAGES", 8)
+    monkeypatch.setattr(training, "STEPS", dict.fromkeys(models.BUILDERS, 1))
+    monkeypatch.setattr(machine, "SIZE", 16)
+    monkeypatch.setattr(peers, "installed", lambda *names: False)
+
+
+def test_the_best_turn_of_each_counts():
+    turns = iter([0.0, 0.03, 0.01, 0.03])  # the first warms up
+
+    def work() -> float:
+        time.sleep(next(turns))
+        return 1.0
+
+    assert 60 < race("group", {"one": work}, 3, silent)["one"] <= 100
+
+
+@pytest.mark.parametrize("part", ["deform", "decide", "train"])
+def test_every_part_measures_ours_and_its_ratios(part, little):
+    entries = result.bench([part], rounds=1)
+    assert all(entry.value > 0 for entry in entries)
+    by_name = {(entry.group, entry.name): entry.value for entry in entries if entry.ratio is not None}
+    for entry in entries:
+        if entry.ratio is not None:
+            assert entry.ratio == pytest.approx(by_name[entry.group, entry.against] / entry.value)
+    groups = {entry.group for entry in entries}
+    assert len(groups) == (2 if part == "deform" else 4)
+    assert [len(table.rows) for table in result.tables(entries)] == [len(entries) // len(groups)] * len(groups)
+
+
+def test_the_command_prints_a_table_and_writes_machine_and_figures(little, tmp_path):
+    out = tmp_path / "bench.json"
+    done = CliRunner().invoke(app, ["bench", "--only", "deform", "--rounds", "1", "--out", str(out)])
+    assert done.exit_code == 0
+    assert "deformations a second, mnist preset" in done.output
+    form = json.loads(out.read_text())
+    assert {"date", "commit", "processor", "cores", "torch threads", "python", "versions"} <= set(form["machine"])
+    assert form["machine"]["versions"]["torch"] == torch.__version__
+    assert {entry["unit"] for entry in form["entries"]} == {"images/s"}
+
+
+def test_what_cannot_be_measured_is_refused():
+    with pytest.raises(InputError, match="nothing called 'speed' to measure; choose among deform, decide"):
+        result.bench(["speed"])
+    with pytest.raises(InputError, match="at least 1, got 0"):
+        result.bench(["deform"], rounds=0)
+
+
+@pytest.mark.parametrize("name", models.BUILDERS)
+def test_the_plain_network_of_the_peers_is_the_same_network(name):
+    plain = peers.plain_network(name)
+    network = models.build(name, generator=generator(0, "bench", 0))
+    images = torch.rand(3, *peers.SHAPES[name.partition("-")[0]])
+    torch.testing.assert_close(plain(images), network(images), atol=1e-5, rtol=0)
+    kinds = [type(layer) for layer in plain]
+    assert all(kinds[i + 1] is nn.ReLU for i, kind in enumerate(kinds) if kind is nn.Conv2d)
+
+
+def test_operations_are_those_of_the_paper_by_hand():
+    by_hand = {
+        "mnist-cnn": 2 * (25 * 20 * 24**2 + 25 * 20 * 40 * 8**2 + 640 * 150 + 150 * 10),
+        "mnist-mlp": 2 * (784 * 2500 + 2500 * 2000 + 2000 * 10),
+        "cifar10-cnn": 2 * (27 * 64 * 30**2 + 576 * 128 * 8**2 + 1152 * 256 * 2**2 + 256 * 128 + 128 * 10),
+        "cifar10-mlp": 2 * (3072 * 4096 + 4096 * 3072 + 3072 * 10),
+    }
+    for name, count in by_hand.items():
+        network = models.build(name, generator=generator(0, "bench", 0))
+        assert engine.operations(network, torch.zeros(1, *peers.SHAPES[name.partition("-")[0]])) == count
+
+
+def test_a_table_shows_values_units_and_ratios():
+    table = result.tables([Entry("speed", "apac", 1234.5, "images/s", "apac", 1.0), Entry("speed", "x", 0.5, "s")])[0]
+    assert table.columns == ("", "best", "", "apac / this")
+    assert table.rows == (("apac", "1,234", "images/s", "1.00"), ("x", "0.50", "s", ""))
