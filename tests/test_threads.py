@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 import torch
@@ -176,7 +177,7 @@ def test_two_threads_may_have_a_crew_at_the_same_time(count):
 
 
 def test_a_crew_of_one_needs_no_pool():
-    assert list(Crew(1).each(lambda i: threading.get_ident(), range(3))) == [threading.get_ident()] * 3
+    assert list(Crew().each(lambda i: threading.get_ident(), range(3))) == [threading.get_ident()] * 3
 
 
 def test_a_forked_process_has_a_crew_of_its_own():
@@ -200,3 +201,21 @@ def test_a_forked_process_has_a_crew_of_its_own():
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.split("\n")[0] == "([0, 1, 4, 9], 2) 0 True"
+
+
+def test_nobody_is_left_at_work_when_a_crew_is_left_early():
+    torch.set_num_threads(2)
+    try:
+        busy: list[int] = []
+
+        def work(i: int) -> int:
+            busy.append(i)
+            time.sleep(0.02)
+            busy.remove(i)
+            return i
+
+        with crew() as threads, closing(threads.each(work, range(20))) as results:
+            assert next(results) == 0
+        assert not busy
+    finally:
+        torch.set_num_threads(1)

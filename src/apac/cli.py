@@ -238,8 +238,10 @@ def bench(
     from apac.bench.result import tables, to_json
     from apac.storage import write_json
 
+    if not out.parent.is_dir():
+        raise InputError(f"the folder {out.parent} does not exist; make it, or choose another --out.")
     with watched() as progress:
-        entries = measure(only.split(","), rounds, progress=progress)
+        entries = measure([part.strip() for part in only.split(",")], rounds, progress=progress)
     for table in tables(entries):
         print_table(table)
     write_json(out, to_json(entries, rounds))

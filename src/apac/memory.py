@@ -17,4 +17,4 @@ def keep_freed_blocks() -> None:
     of a batch cost more to get than to fill (training the CIFAR-10 network was a third faster without). It raises its
     limit to the largest such block that it has seen freed, so one is shown to it.
     """
-    torch.empty(BLOCK, dtype=torch.uint8)
+    torch.empty(BLOCK, dtype=torch.uint8, device="cpu")

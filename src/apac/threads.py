@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import Barrier
@@ -26,12 +26,12 @@ Result = TypeVar("Result")
 class Crew:
     """The threads of a `crew`."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, pool: ThreadPoolExecutor | None = None, count: int = 1) -> None:
+        self.pool, self.count = pool, count
 
-    def each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    def each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """function of each item, in order. Items are asked for, and results kept, a few at a time."""
-        if self.count == 1:
+        if self.pool is None:
             yield from map(function, items)
             return
 
@@ -42,14 +42,16 @@ class Crew:
         under_way: deque[Future[Result]] = deque()
         try:
             for item in items:
-                under_way.append(_pool(self.count).submit(run, item))
+                under_way.append(self.pool.submit(run, item))
                 if len(under_way) >= 2 * self.count:
                     yield under_way.popleft().result()
             while under_way:
                 yield under_way.popleft().result()
         finally:
-            for future in under_way:  # after an error or Ctrl-C nobody begins another item
+            # After an error or Ctrl-C nobody begins another item, and nobody is left at work.
+            for future in under_way:
                 future.cancel()
+            wait(under_way)
 
 
 @contextmanager
@@ -64,11 +66,11 @@ def crew() -> Iterator[Crew]:
     pool = _pool(count) if count > 1 else None
     with torch.no_grad():
         if pool is None:
-            yield Crew(1)
+            yield Crew()
             return
         torch.set_num_threads(1)
         try:
-            yield Crew(count)
+            yield Crew(pool, count)
         finally:
             torch.set_num_threads(count)
 

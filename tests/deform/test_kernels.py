@@ -432,3 +432,11 @@ def test_noise_of_neighbouring_keys_and_pixels_is_not_correlated(random):
             assert correlated(out[:, :-apart], out[:, apart:]) < 4
             assert correlated(out[:, :-apart].abs(), out[:, apart:].abs()) < 4
         assert correlated(out[:-1, 1:], out[1:, :-1]) < 4
+
+
+def test_draws_of_different_numbers_are_refused_not_misread(random):
+    u = apac.Compose(apac.Homography(), apac.Elastic())
+    many, few = (u.sample(n, (1, 6, 6), generator=random) for n in (8, 3))
+    mixed = type(many)((many.parts[0], few.parts[1]))
+    with pytest.raises(apac.InputError, match=r"displacement of 8 images must have the shape \(1 or 8, 2, 6, 6\)"):
+        u.apply(torch.rand(8, 1, 6, 6), mixed)

@@ -68,6 +68,11 @@ def same_logits(prepared: Callable[[Tensor], Tensor], network: nn.Module, images
     torch.testing.assert_close(got, network(images), atol=1e-4, rtol=0)
 
 
+@pytest.fixture(autouse=True)
+def _nothing_said_yet() -> None:
+    engine._noticed.clear()
+
+
 def only_line(caplog: pytest.LogCaptureFixture) -> str:
     (line,) = caplog.messages
     assert "\n" not in line
@@ -354,3 +359,11 @@ def test_an_evaluation_prepares_its_network_once(digits, monkeypatch):
     assert len(used) == 1
     torch.testing.assert_close(prepared.scores.log_mean, eager.scores.log_mean, atol=1e-4, rtol=0)
     assert prepared.rows == eager.rows
+
+
+def test_the_line_comes_once_for_a_network(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    network = models.build("mnist-mlp", generator=generator(0, "test", 0))
+    for _ in range(3):
+        assert engine.prepare(network, torch.rand(3, 1, 28, 28), 10**9) is network
+    assert len(caplog.messages) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from apac.threads import crew
 IMAGES = 10_000
 FEW = 1_000  # for what is slow; it does as many passes a second
 PASSES = 4
-BATCH = 100  # of the plain loops: the fastest for them
+BATCHES = (100, 500)  # of the plain loops
 WHOLE, ALONE, PEAK = "apac, whole decision", "its network alone", "peak: matrix product"
 
 
@@ -43,25 +44,28 @@ def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
 
     def alone() -> float:
         with crew() as threads:
-            list(threads.each(classifier.network, batches))
-        return IMAGES
+            list(threads.each(classifier.network, batches * PASSES))
+        return PASSES * IMAGES
 
-    plain = peers.plain_network(name).eval()
+    plain, few = peers.plain_network(name).eval(), images[:FEW]
 
     def by_torch(part: Tensor) -> Tensor:
         return u.apply(part, u.sample(1, peers.SHAPES[preset], generator=generator(0, "bench", 0)))
 
-    def eager() -> float:
+    def eager(batch: int) -> float:
         with torch_path():
-            return _loop(plain, by_torch, images[:FEW])
+            return _loop(plain, by_torch, few, batch)
 
-    contestants: dict[str, Callable[[], float]] = {WHOLE: whole, ALONE: alone, "plain loop": eager}
-    if peers.installed("kornia"):
-        chain = peers.kornia(preset)
-        contestants["kornia, plain loop"] = lambda: _loop(plain, chain, images[:FEW])
-    if peers.installed("ttach"):
-        wrapper, views = peers.ttach_wrapper(plain)
-        contestants["ttach"] = lambda: views * _loop(wrapper, lambda part: part, images[:FEW])
+    contestants: dict[str, Callable[[], float]] = {WHOLE: whole, ALONE: alone}
+    for batch in BATCHES:
+        named = f"batches of {batch}"
+        contestants[f"plain loop, {named}"] = partial(eager, batch)
+        if peers.installed("kornia"):
+            chain = peers.kornia(preset, same_on_batch=True)
+            contestants[f"kornia, plain loop, {named}"] = partial(_loop, plain, chain, few, batch)
+        if peers.installed("ttach"):
+            wrapper, views = peers.ttach_wrapper(plain)
+            contestants[f"ttach, its {views} fixed views, {named}"] = partial(_views, views, wrapper, few, batch)
     group = f"passes a second, {name}"
     product = matrix_product()
     with torch.no_grad():
@@ -78,7 +82,11 @@ def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
     ]
 
 
-def _loop(network: nn.Module, deform: Callable[[Tensor], Tensor], images: Tensor) -> float:
+def _loop(network: nn.Module, deform: Callable[[Tensor], Tensor], images: Tensor, batch: int) -> float:
     """One pass, as one writes it."""
-    torch.cat([network(deform(part)).log_softmax(dim=1) for part in images.split(BATCH)])
+    torch.cat([network(deform(part)).log_softmax(dim=1) for part in images.split(batch)])
     return len(images)
+
+
+def _views(views: int, wrapper: nn.Module, images: Tensor, batch: int) -> float:
+    return views * _loop(wrapper, lambda part: part, images, batch)

@@ -46,8 +46,8 @@ def _measure(preset: str, rounds: int, progress: Progress) -> list[Entry]:
             for batch in (128, 256, 512):
                 contestants[f"kornia, batches of {batch}"] = _one_after_another(chain, images[:FEW], batch)
                 contestants[f"kornia, batches of {batch}, a core each"] = _in_batches(chain, images[:FEW], batch)
-        for peer, needs in (("albumentations", "albumentations"), ("scipy", "scipy")):
-            if peers.installed(needs):
+        for peer in peers.LOOPS:
+            if peers.installed(peer):
                 loop = peers.loop_in_processes(peer, preset, FEW)
                 contestants[f"{peer}, a process a core"] = stack.enter_context(loop)
         group = f"deformations a second, {preset} preset, {' × '.join(map(str, shape))}"

@@ -27,12 +27,12 @@ SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 ELASTIC = {"mnist": (6.0, 38.0), "cifar10": (8.0, 40.0)}  # σ and α in pixels
 
 
-def installed(*names: str) -> bool:
-    return all(find_spec(name) is not None for name in names)
+def installed(name: str) -> bool:
+    return find_spec(name) is not None
 
 
-def kornia(preset: str) -> Callable[[Tensor], Tensor]:
-    """A batch of images to a batch of deformed ones."""
+def kornia(preset: str, *, same_on_batch: bool = False) -> Callable[[Tensor], Tensor]:
+    """A batch of images to a batch of deformed ones, each by its own Θ or all by the same."""
     import kornia.augmentation as augmentation
     from kornia.morphology import dilation, erosion
 
@@ -40,12 +40,15 @@ def kornia(preset: str) -> Callable[[Tensor], Tensor]:
     size = SHAPES[preset][1]
     window = 2 * int(4 * sigma + 0.5) + 1
     strength = 2 * alpha / size  # kornia counts from -1 to 1 across the image
-    elastic = augmentation.RandomElasticTransform((window, window), (sigma, sigma), (strength, strength), p=1.0)
+    elastic = augmentation.RandomElasticTransform(
+        (window, window), (sigma, sigma), (strength, strength), p=1.0, same_on_batch=same_on_batch
+    )
     element = torch.ones(2, 2)
     if preset == "cifar10":
-        crop = augmentation.RandomResizedCrop((size, size), scale=(0.25, 1.0), ratio=(1.0, 1.0))
-        return nn.Sequential(crop, elastic, augmentation.RandomHorizontalFlip())
-    moving = nn.Sequential(augmentation.RandomPerspective(0.2, p=1.0), elastic)
+        # Its own crop resizes one image after another, or by a warp that was slower; an affine map does all at once.
+        crop = augmentation.RandomAffine(0.0, (0.25, 0.25), (1.0, 2.0), same_on_batch=same_on_batch)
+        return nn.Sequential(crop, elastic, augmentation.RandomHorizontalFlip(same_on_batch=same_on_batch))
+    moving = nn.Sequential(augmentation.RandomPerspective(0.2, p=1.0, same_on_batch=same_on_batch), elastic)
 
     def run(images: Tensor) -> Tensor:
         moved = moving(images)
@@ -92,7 +95,7 @@ def _scipy(preset: str) -> Callable[[np.ndarray[Any, Any]], Any]:
         places = grid * scale[:, None, None] + aside
         planes = [ndimage.map_coordinates(plane, places, order=1) for plane in np.moveaxis(image, -1, 0)]
         if preset == "cifar10":
-            return np.stack(planes)
+            return np.stack(planes)[:, :, :: random.choice((-1, 1))]
         change = random.integers(4)
         if change > 1:
             return np.stack(planes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -26,7 +26,8 @@ from apac.randomness import generator
 from apac.threads import Crew, crew
 
 DEFAULT_RULE = FixedPasses(256)
-PART = 4  # batches of the network that are deformed at once: on the CPU that hides the calls
+PART = 4  # batches of the network
+CACHE = 16 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,9 @@ class Classifier:
     `network` is any callable from images to logits. The Θ of pass m depend on (seed, m) alone and serve all images of a
     call, or with `independent=True` on (seed, image, m), where an image is known by its pixels: the answer for an image
     never depends on what else is decided with it, nor on `device_batch`, the number of images that the network is given
-    at once. A module is put into evaluation mode for the while of a call, so give one in training mode to one call at a
-    time.
+    at once, by more than the rounding of logits, 1e-4 at most: large jobs are run by a faster engine. Threads share the
+    work of a module on the CPU, so its `forward` must not keep anything. A module is put into evaluation mode for the
+    while of a call, so give one in training mode to one call at a time.
     """
 
     network: Network
@@ -74,8 +76,12 @@ class Classifier:
             return Scores(stop - start, *[self.plain(images)] * 4)
         scores: Scores | None = None
         network = self.prepared(images, stop - start).network
-        with evaluating(self.network), crew() if serves_threads(network) else nullcontext(Crew(1)) as threads:
-            said = threads.each(lambda work: self._said(network, *work), self._work(images, range(start, stop)))
+        work = self._work(images, range(start, stop))
+        with (
+            evaluating(self.network),
+            crew() if serves_threads(network) else nullcontext(Crew()) as threads,
+            closing(threads.each(lambda item: self._said(network, *item), work)) as said,
+        ):
             for done, log_probabilities in enumerate(self._joined(said, images), start=1):  # (N, K) of one pass
                 scores = scores or Scores.zero(*log_probabilities.shape)
                 scores = scores.add(log_probabilities)
@@ -104,12 +110,18 @@ class Classifier:
         together = max(1, self.device_batch // len(images))
         for block in (passes[i : i + together] for i in range(0, len(passes), together)):
             thetas = None if self.independent else self._draw(images, block)
-            for part in images.split(PART * self.device_batch):
+            for part in images.split(self._part(images)):
                 yield part, block, thetas
+
+    def _part(self, images: Tensor) -> int:
+        """How many images are deformed at once: some batches of the network, which hides the calls, but no more than a
+        core's cache can hold."""
+        at_hand = CACHE // (images[0].numel() * images.element_size())
+        return max(self.device_batch, min(PART * self.device_batch, at_hand))
 
     def _joined(self, said: Iterator[Tensor], images: Tensor) -> Iterator[Tensor]:
         """The parts' log-probabilities (passes of a block, images of a part, K) as those of each pass, (N, K)."""
-        parts = len(images.split(PART * self.device_batch))
+        parts = len(images.split(self._part(images)))
         while block := list(islice(said, parts)):
             yield from _finite(torch.cat(block, dim=1))
 
@@ -156,8 +168,8 @@ class Classifier:
 
     def _log_probabilities(self, network: Network, virtual: Tensor) -> Tensor:
         each = []
-        for batch in _as_parameters(virtual, network).split(self.device_batch):
-            logits = network(batch)
+        for batch in virtual.split(self.device_batch):
+            logits = network(_as_parameters(batch, network))
             if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(batch):
                 got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
                 raise InputError(f"the network must return logits of shape ({len(batch)}, classes), got {got}.")

@@ -23,7 +23,7 @@ def uniform_noise(n: int, count: int, *, generator: torch.Generator) -> Tensor:
     fast = kernels(keys)
     if fast is None:
         return _by_torch(keys, count)
-    out = torch.empty(n, count)
+    out = torch.empty(n, count, device="cpu")
     parts = zip(keys.split(_ROWS), out.split(_ROWS), strict=True)
     if n <= _ROWS:
         fast.noise(keys.numpy(), out.numpy())

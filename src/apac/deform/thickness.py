@@ -68,7 +68,7 @@ class Thickness(Deformation):
     def _by_kernel(self, fast: Any, images: Tensor, change: Tensor) -> Tensor:
         # numba knows no half precision; single holds the same numbers
         pixels = images.detach().float() if images.dtype in (torch.float16, torch.bfloat16) else images.detach()
-        out = torch.empty(images.shape, dtype=pixels.dtype)
+        out = torch.empty(images.shape, dtype=pixels.dtype, device="cpu")
         height, width = images.shape[2:]
         flat = pixels.flatten(2).contiguous().numpy(), change.contiguous().numpy()
         fast.thickness(*flat, self.size, height, width, out.flatten(2).numpy())

@@ -19,6 +19,7 @@ from torch.nn import functional
 from apac.deform.base import prepare
 from apac.deform.cpu import by_tiles, kernels
 from apac.deform.thickness import Thickness
+from apac.errors import InputError
 
 Outside = float | Literal["edge"]
 
@@ -95,11 +96,19 @@ def _by_kernel(
     thickness: tuple[Tensor, int] | None,
 ) -> Tensor:
     height, width = images.shape[2:]
-    matrix = torch.eye(3, dtype=images.dtype)[None] if matrix is None else matrix
+    matrix = torch.eye(3, dtype=images.dtype, device="cpu")[None] if matrix is None else matrix
     displacement = images.new_zeros(1, 2, height, width) if displacement is None else displacement
     background, edge = (0.0, True) if outside == "edge" else (outside, False)
-    change, size = (torch.zeros(1, dtype=torch.int8), 1) if thickness is None else thickness
-    out = torch.empty(images.shape, dtype=images.dtype)
+    change, size = (torch.zeros(1, dtype=torch.int8, device="cpu"), 1) if thickness is None else thickness
+    # The kernel trusts what it is given.
+    whole = {"matrix": (matrix, (3, 3)), "displacement": (displacement, (2, height, width)), "change": (change, ())}
+    for name, (tensor, shape) in whole.items():
+        if tensor.shape[1:] != shape or len(tensor) not in (1, len(images)):
+            raise InputError(
+                f"the {name} of {len(images)} images must have the shape (1 or {len(images)}, "
+                f"{', '.join(map(str, shape))}), got {tuple(tensor.shape)}."
+            )
+    out = torch.empty(images.shape, dtype=images.dtype, device="cpu")
     fast.warp(
         images.detach().flatten(2).contiguous().numpy(),
         matrix.contiguous().numpy(),

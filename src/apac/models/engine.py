@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ Network = Callable[[Tensor], Tensor]
 
 WORTH = 1e11  # multiplications and additions, about a second: a smaller job is done before a network is prepared
 TOLERANCE = 1e-4  # of a logit; a preparation that changes one by more is not used
+_noticed: WeakSet[nn.Module] = WeakSet()  # the networks of which it was said that torch runs them
 BLOCK = 16  # channels that ONNX Runtime's convolutions take at a time
 
 
@@ -43,13 +45,14 @@ def prepare(network: Network, images: Tensor, passes: int) -> Network:
     """
     if not isinstance(network, nn.Module) or not _suits(network):
         return network
-    if passes * operations(network, images[:1]) < WORTH:
+    examples = images[:64].to("cpu", torch.float32).expand(max(2, min(len(images), 64)), -1, -1, -1)
+    if passes * operations(network, examples) < WORTH * len(examples):
         return network
     try:
-        examples = images[:64].float().expand(max(2, min(len(images), 64)), -1, -1, -1)
         with evaluating(network):
             prepared = _prepare(network, examples)
-            change = float((prepared(examples) - network(examples)).abs().max())
+            # of another number of images too, lest the number is fixed
+            change = max(float((prepared(some) - network(some)).abs().max()) for some in (examples, examples[:1]))
     except Exception as error:  # exporters refuse networks, and packages are missing, in many ways
         reason = str(error.__cause__ or error).strip().partition("\n")[0] or type(error).__name__
         return _eager(network, reason)
@@ -57,20 +60,22 @@ def prepare(network: Network, images: Tensor, passes: int) -> Network:
 
 
 def serves_threads(network: Network) -> bool:
-    """Whether several threads may call the network at once: known of modules on the CPU, not of any callable."""
-    if isinstance(network, nn.Module):
-        return all(t.device.type == "cpu" for t in [*network.parameters(), *network.buffers()])
-    return isinstance(network, Prepared)
+    """Whether several threads may call the network at once: modules on the CPU, unless they have hooks, which may do
+    anything, or run by a setting of the calling thread; not any callable."""
+    if not isinstance(network, nn.Module):
+        return isinstance(network, Prepared)
+    on_cpu = all(t.device.type == "cpu" for t in [*network.parameters(), *network.buffers()])
+    hooked = any(part._forward_hooks or part._forward_pre_hooks for part in network.modules())
+    return on_cpu and not hooked and not torch.is_autocast_enabled("cpu")
 
 
 def _suits(network: nn.Module) -> bool:
     single = {parameter.dtype for parameter in network.parameters()} == {torch.float32}
-    hooked = any(part._forward_hooks or part._forward_pre_hooks for part in network.modules())
-    return single and serves_threads(network) and not hooked
+    return single and serves_threads(network)
 
 
-def operations(network: nn.Module, image: Tensor) -> int:
-    """Multiplications and additions of one pass, in convolutions and matrix products."""
+def operations(network: nn.Module, images: Tensor) -> int:
+    """Multiplications and additions of one pass of these images, in convolutions and matrix products."""
     counts = []
 
     def count(layer: nn.Module, given: Any, result: Tensor) -> None:
@@ -82,7 +87,7 @@ def operations(network: nn.Module, image: Tensor) -> int:
     hooks = [layer.register_forward_hook(count) for layer in layers]
     try:
         with evaluating(network):
-            network(image.float())
+            network(images)
     finally:
         for hook in hooks:
             hook.remove()
@@ -143,8 +148,12 @@ def _array(images: Tensor) -> Any:
     return images.detach().to("cpu", torch.float32).contiguous().numpy()
 
 
-def _eager(network: Network, reason: str) -> Network:
-    logging.getLogger("apac").warning("running the network by torch alone, which is slower: %s.", reason.rstrip("."))
+def _eager(network: nn.Module, reason: str) -> Network:
+    if network not in _noticed:
+        _noticed.add(network)
+        logging.getLogger("apac").warning(
+            "running the network by torch alone, which is slower: %s.", reason.rstrip(".")
+        )
     return network
 
 
