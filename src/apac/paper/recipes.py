@@ -3,8 +3,8 @@
 mnist-5k-cnn (the default)
     row       MNIST CNN of the paper's Table 2, on the 4,000 + 1,000 digits that come with the package
     command   apac reproduce --out report
-    expected  original 2.3 %, plain 1.1 %, APAC 0.9 % (seed 0; one seed scatters by about 0.3 points)
-    time      2 1/4 minutes on 2 cores
+    expected  original 2.4 %, plain 1.1 %, APAC 0.8 % (mean of seeds 0 to 4; one seed scatters by about 0.3 points)
+    time      2 minutes on 2 cores
 mnist-5k-mlp
     row       MNIST MLP of the paper's Table 2, on the same digits
     command   apac reproduce mnist-5k-mlp --out report-mlp
