@@ -8,8 +8,8 @@ mnist-5k-cnn (the default)
 mnist-5k-mlp
     row       MNIST MLP of the paper's Table 2, on the same digits
     command   apac reproduce mnist-5k-mlp --out report-mlp
-    expected  original 4.6 %, plain 1.1 %, APAC 1.4 % (seed 0): after so few epochs APAC does not help the MLP
-    time      3 1/4 minutes on 2 cores
+    expected  original 4.6 %, plain 1.4 %, APAC 1.4 % (seed 0): after so few epochs APAC does not help the MLP
+    time      3 minutes on 2 cores
 """
 
 from __future__ import annotations
