@@ -11,13 +11,15 @@ from apac.evaluate import evaluate
 pytestmark = pytest.mark.data
 
 
-def test_an_epoch_on_mnist_makes_a_network_that_apac_decides_better_than_plain(tmp_path):
+def test_an_epoch_on_mnist_makes_a_network_that_apac_decides_as_well_as_plain_and_better_than_one_pass(tmp_path):
     apac.train(apac.TrainConfig("mnist", "cnn", epochs=1), tmp_path / "run")
     run = apac.load(tmp_path / "run")
     test = data.load("mnist")
     result = evaluate(run.classifier(), run.normalise(test.test_images), test.test_labels, (1, 32))
-    assert result.rows[1].product < result.plain < 0.06
-    assert result.rows[1].product < result.rows[0].product
+    assert result.plain < 0.06
+    assert result.rows[1].product < result.rows[0].product / 2
+    # After one epoch the two rules are alike but for chance: three standard deviations of the changed decisions.
+    assert len(result.spoiled) - len(result.corrected) < 3 * (len(result.spoiled) + len(result.corrected)) ** 0.5
 
 
 def test_an_epoch_on_whitened_cifar10_learns_and_stores_the_whitening(tmp_path):
