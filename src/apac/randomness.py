@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from apac.errors import InputError
 
 _32_BITS = 0xFFFFFFFF
+Bits = TypeVar("Bits", int, Tensor)
 
 
 def generator(seed: int, stream: str, counter: int) -> torch.Generator:
@@ -23,11 +26,12 @@ def generator(seed: int, stream: str, counter: int) -> torch.Generator:
     offset, mask = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
     # torch's CPU generator keeps 32 bits of a seed, too few to hash into: among 16,384 hashed seeds two would be
     # equal in 3 % of all runs. A bijection of the counter never repeats within a stream.
-    return torch.Generator().manual_seed(_scramble((counter + offset) & _32_BITS) ^ mask)
+    return torch.Generator().manual_seed(scramble((counter + offset) & _32_BITS) ^ mask)
 
 
-def _scramble(x: int) -> int:
-    """A bijection of 32-bit numbers after which neighbours have nothing in common (Wellons' lowbias32)."""
+def scramble(x: Bits) -> Bits:
+    """A bijection of 32-bit numbers, or of a tensor of them in 64, after which neighbours have nothing in common
+    (Wellons' lowbias32)."""
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _32_BITS
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _32_BITS
     return x ^ (x >> 16)

@@ -45,7 +45,7 @@ def kornia(preset: str, *, same_on_batch: bool = False) -> Callable[[Tensor], Te
     )
     element = torch.ones(2, 2)
     if preset == "cifar10":
-        # Its own crop resizes one image after another, or by a warp that was slower; an affine map does all at once.
+        # RandomResizedCrop, in either of its modes, was slower than the affine map.
         crop = augmentation.RandomAffine(0.0, (0.25, 0.25), (1.0, 2.0), same_on_batch=same_on_batch)
         return nn.Sequential(crop, elastic, augmentation.RandomHorizontalFlip(same_on_batch=same_on_batch))
     moving = nn.Sequential(augmentation.RandomPerspective(0.2, p=1.0, same_on_batch=same_on_batch), elastic)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from apac.deform.cpu import kernels
+from apac.randomness import scramble
 from apac.threads import crew
 
 _32_BITS = 0xFFFFFFFF
@@ -24,23 +25,16 @@ def uniform_noise(n: int, count: int, *, generator: torch.Generator) -> Tensor:
     if fast is None:
         return _by_torch(keys, count)
     out = torch.empty(n, count, device="cpu")
-    parts = zip(keys.split(_ROWS), out.split(_ROWS), strict=True)
     if n <= _ROWS:
         fast.noise(keys.numpy(), out.numpy())
-    else:
-        with crew() as threads:
-            list(threads.each(lambda part: fast.noise(part[0].numpy(), part[1].numpy()), parts))
+        return out
+    parts = zip(keys.split(_ROWS), out.split(_ROWS), strict=True)
+    with crew() as threads:
+        list(threads.each(lambda part: fast.noise(part[0].numpy(), part[1].numpy()), parts))
     return out
 
 
 def _by_torch(keys: Tensor, count: int) -> Tensor:
     x = (keys[:, :1] + torch.arange(count, device=keys.device)) & _32_BITS  # (n, count) int64
-    x = _scramble(_scramble(x) ^ keys[:, 1:])
+    x = scramble(scramble(x) ^ keys[:, 1:])
     return (x >> 8).float() * 2.0**-23 - 1
-
-
-def _scramble(x: Tensor) -> Tensor:
-    """Wellons' lowbias32, as in `apac.randomness`."""
-    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _32_BITS
-    x = ((x ^ (x >> 15)) * 0x846CA68B) & _32_BITS
-    return x ^ (x >> 16)

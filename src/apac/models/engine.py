@@ -1,8 +1,8 @@
 """Run a network fast for inference on the CPU.
 
-Measured on the paper's networks (`apac bench`): ONNX Runtime is the fastest of torch, its compiler, ONNX Runtime and
-OpenVINO where channels fill its blocks of 16, and for matrices; OpenVINO where they do not. The choice depends on the
-network alone, so that an answer does not change with the load of the machine.
+In trials with the paper's networks, on two cores with AVX-512, ONNX Runtime was the fastest of torch, its compiler,
+ONNX Runtime and OpenVINO where channels fill its blocks of 16, and for matrices in batches of about 100; OpenVINO where
+channels do not. The choice depends on the network alone, so that an answer does not change with the machine's load.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Network = Callable[[Tensor], Tensor]
 
 WORTH = 1e11  # multiplications and additions, about a second: a smaller job is done before a network is prepared
 TOLERANCE = 1e-4  # of a logit; a preparation that changes one by more is not used
-_noticed: WeakSet[nn.Module] = WeakSet()  # the networks of which it was said that torch runs them
 BLOCK = 16  # channels that ONNX Runtime's convolutions take at a time
+_noticed: WeakSet[nn.Module] = WeakSet()  # the networks of which it was said that torch runs them
 
 
 @dataclass(frozen=True)
