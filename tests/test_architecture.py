@@ -21,7 +21,9 @@ LAYERS = [
     {"classify", "training"},
     {"run_folder"},
     {"run"},
+    {"summing"},
     {"evaluate"},
+    {"certainty"},
     {"paper"},
     {"bench"},
     {"terminal", "refusal"},
@@ -68,6 +70,7 @@ def test_no_file_passes_300_lines(path):
 
 def test_the_public_names():
     assert sorted(apac.__all__) == [
+        "Certified",
         "Classifier",
         "Color",
         "Compose",

@@ -105,7 +105,7 @@ def test_classify_reads_a_persons_image_and_says_what_it_did(run, digit):
     result = call("classify", run, path, "--passes", 32)
     assert result.exit_code == 0, result.output
     assert re.search(
-        rf"{re.escape(str(path))}: {label}  \(mean log-probability -\d+\.\d{{4}} ± \d\.\d{{4}}, 32 passes\)",
+        rf"{re.escape(str(path))}: {label}  \(after 32 passes; ahead of \d by \d+\.\d{{3}} ± \d+\.\d{{3}}\)",
         result.stdout,
     )
     assert "inverted" in result.stdout

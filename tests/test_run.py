@@ -58,11 +58,12 @@ def test_a_run_stores_its_deformation_network_normalisation_seed_versions_and_hi
 
 def test_its_classifier_has_the_deformation_of_the_training(folder):
     run = apac.load(folder)
-    classifier = run.classifier()
+    classifier = run.classifier(apac.FixedPasses(256))
     assert classifier.deformation == run.config.deformation
     assert not run.network.training
     decision = classifier.decide(run.normalise(torch.zeros(2, 1, 28, 28, dtype=torch.uint8)))
     assert decision.passes.tolist() == [256, 256]
+    assert run.classifier().rule == apac.Certified()
     with pytest.raises(apac.InputError, match=r"got torch.float32 \(2, 3, 28, 28\)"):
         run.normalise(torch.zeros(2, 3, 28, 28))
     with pytest.raises(apac.InputError, match=r"must have the shape \(N, 1, 28, 28\)"):

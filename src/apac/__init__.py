@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from apac.classify.classifier import Classifier as Classifier
     from apac.classify.decision import Decision as Decision
+    from apac.classify.sequential import Certified as Certified
     from apac.classify.stopping import FixedPasses as FixedPasses
     from apac.deform import Color as Color
     from apac.deform import Compose as Compose
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # Where each public name lives. It is imported when first used: `apac --help` does not wait for torch.
 _HOMES = {
+    "Certified": "apac.classify.sequential",
     "Classifier": "apac.classify.classifier",
     "Color": "apac.deform",
     "Compose": "apac.deform",

@@ -28,6 +28,15 @@ def settle_positive(owner: Any, name: str) -> None:
     object.__setattr__(owner, name, number)
 
 
+def settle_probability(owner: Any, name: str) -> None:
+    """Make a field a float between 0 and 1, neither of them included."""
+    value = getattr(owner, name)
+    number = _float(value)
+    if not 0 < number < 1:
+        raise InputError(f"the {name} of {_named(owner)} must be a number above 0 and below 1, got {value!r}.")
+    object.__setattr__(owner, name, number)
+
+
 def settle_integer(owner: Any, name: str, *, least: float = -math.inf) -> None:
     value = getattr(owner, name)
     if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:

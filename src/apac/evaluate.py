@@ -7,6 +7,7 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -17,6 +18,7 @@ from apac.classify.scores import Scores
 from apac.classify.stopping import FixedPasses
 from apac.errors import InputError
 from apac.progress import Progress, silent
+from apac.summing import Summing
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,17 @@ def evaluate(
     labels: Tensor,
     passes: Sequence[int] = (1, 4, 16, 64, 256),
     *,
+    keep: Path | None = None,
     progress: Progress = silent,
 ) -> Evaluation:
     """Decide normalised images (N, C, H, W) with labels (N,) by the plain prediction and by APAC at each of `passes`.
 
-    The classifier's own rule is not used: its passes are summed once, up to the largest M.
+    The classifier's own rule is not used: its passes are summed once, up to the largest M. With a
+    folder `keep` the sums
+    are kept there, and passes that are found there are not made again.
     """
-    marks = _check(images, labels, passes)
+    check_labels(images, labels)
+    marks = sorted({FixedPasses(m).passes for m in passes})
     plain = classifier.plain(images)
     classes = plain.shape[1]
     if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
@@ -81,12 +87,9 @@ def evaluate(
         )
     scores: Scores | None = None
     rows = []
-    # Prepared once for all passes, rather than by each call of score for its own.
-    every = classifier.prepared(images, marks[-1]) if marks else classifier
+    summing = Summing(classifier, images, max(marks, default=0), keep)
     for mark in marks:
-        done = 0 if scores is None else scores.passes
-        further = every.score(images, done, mark, progress=_after(done, marks[-1], progress))
-        scores = further if scores is None else scores.merge(further)
+        scores = summing.up_to(mark, progress=progress)
         by_product = rank(scores.log_mean)
         rows.append(
             Row(
@@ -120,19 +123,13 @@ def mcnemar(corrected: int, spoiled: int) -> float:
     return min(1.0, 2 * tail / (1 << changed))
 
 
-def _check(images: Tensor, labels: Tensor, passes: Sequence[int]) -> list[int]:
+def check_labels(images: Tensor, labels: Tensor) -> None:
     if labels.ndim != 1 or len(labels) != len(images) or labels.is_floating_point():
         raise InputError(
             f"{len(images)} images need {len(images)} whole-number labels, got {labels.dtype} {tuple(labels.shape)}."
         )
     if not len(images):
         raise InputError("there are no images to evaluate.")
-    return sorted({FixedPasses(m).passes for m in passes})
-
-
-def _after(before: int, total: int, progress: Progress) -> Progress:
-    """The progress of a part of the passes as that of all of them."""
-    return lambda task, done, _, note="": progress(task, before + done, total, note)
 
 
 def _error(guesses: Tensor, labels: Tensor) -> float:

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from apac import data, models, run_folder
 from apac.classify.classifier import DEFAULT_RULE, Classifier
-from apac.classify.decision import Combine
-from apac.classify.stopping import FixedPasses
+from apac.classify.stopping import Combine, Rule
 from apac.data.base import check_pixels
 from apac.data.normalise import Normalisation, Scaling, normalisation_from
 from apac.data.zca import fit as fit_whitening
@@ -50,7 +49,7 @@ class Run:
 
     def classifier(
         self,
-        rule: FixedPasses = DEFAULT_RULE,
+        rule: Rule = DEFAULT_RULE,
         *,
         seed: int = 0,
         combine: Combine = "product",

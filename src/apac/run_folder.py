@@ -1,8 +1,10 @@
-"""A run on disk: run.json says what it is; weights.safetensors, or checkpoint.safetensors until it is trained."""
+"""A run on disk: run.json says what it is; weights.safetensors, or checkpoint.safetensors until it is trained;
+scores/ for the sums of passes that evaluations made."""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,7 @@ def discard(folder: Path) -> None:
 def _discard_state(folder: Path) -> None:
     checkpoint_of(folder).unlink(missing_ok=True)
     (folder / "weights.safetensors").unlink(missing_ok=True)
+    shutil.rmtree(scores_of(folder), ignore_errors=True)
 
 
 def release(folder: Path) -> None:
@@ -64,6 +67,11 @@ def release(folder: Path) -> None:
 
 def checkpoint_of(folder: Path) -> Path:
     return folder / "checkpoint.safetensors"
+
+
+def scores_of(folder: Path) -> Path:
+    """Where evaluations keep the sums of passes."""
+    return folder / "scores"
 
 
 def resume_command(folder: Path) -> str:

@@ -93,28 +93,58 @@ def answers_of(
     images: Sequence[tuple[Path, Sequence[str]]], decision: Decision, classes: Sequence[str]
 ) -> list[dict[str, Any]]:
     """The decisions of image files, each with the notes of its preparation, as JSON takes them."""
-    each = zip(images, decision.labels, decision.log_scores, decision.standard_errors, decision.passes, strict=True)
     return [
         {
             "image": str(path),
-            "label": classes[int(label)],
-            "mean_log_probability": float(scores[label]),
-            "standard_error": float(errors[label]) if math.isfinite(errors[label]) else None,  # JSON has no NaN
-            "passes": int(used),
-            "log_scores": dict(zip(classes, scores.tolist(), strict=True)),
+            "label": _name(classes, decision.labels[i]),
+            "runner_up": _name(classes, decision.runners_up[i]),
+            "stopped": decision.stopped[i],
+            "passes": int(decision.passes[i]),
+            "clipped": int(decision.clipped[i]),
+            "margin": _number(decision.margins[i]),
+            "margin_error": _number(decision.margin_errors[i]),
+            "mean_log_probability": _number(decision.log_scores[i].max()),
+            "standard_error": _number(decision.standard_errors[i, decision.log_scores[i].argmax()]),
+            "log_scores": dict(zip(classes, map(_number, decision.log_scores[i]), strict=True)),
             "notes": list(notes),
         }
-        for (path, notes), label, scores, errors, used in each
+        for i, (path, notes) in enumerate(images)
     ]
+
+
+def _name(classes: Sequence[str], number: Any) -> str | None:
+    return classes[number] if number >= 0 else None
+
+
+def _number(value: Any) -> float | None:
+    """JSON has neither NaN nor infinity."""
+    return float(value) if math.isfinite(value) else None
 
 
 def print_answer(answer: dict[str, Any]) -> None:
     """The decision of one image, and what was done to it first."""
-    error = answer["standard_error"]
-    spread = "" if error is None else f" ± {error:.4f}"
-    print(
-        f"{answer['image']}: {answer['label']}  (mean log-probability {answer['mean_log_probability']:.4f}{spread}, "
-        f"{answer['passes']:,} passes)"
-    )
+    print(f"{answer['image']}: {_sentence(answer)}")
     if answer["notes"]:
         print(f"  prepared: {', '.join(answer['notes'])}")
+
+
+def _sentence(answer: dict[str, Any]) -> str:
+    passes = f"{answer['passes']:,} passes"
+    if answer["stopped"] == "nan":
+        return f"not decided: after {passes} the network returned NaN or an infinite logit"
+    ways = {
+        "fixed": f"after {passes}",
+        "certified": f"certain after {passes}",
+        "limit": f"not certain after {passes}",
+    }
+    way = ways[answer["stopped"]]
+    if answer["clipped"]:
+        way += f", with the clip active in {answer['clipped']:,}"
+    if answer["margin"] == 0:
+        lead = f"tied with {answer['runner_up']}"
+    elif answer["margin"] is None:
+        lead = "the only class"
+    else:
+        error = answer["margin_error"]
+        lead = f"ahead of {answer['runner_up']} by {answer['margin']:.3f}{'' if error is None else f' ± {error:.3f}'}"
+    return f"{answer['label']}  ({way}; {lead})"

@@ -267,7 +267,10 @@ def test_no_images_make_an_empty_decision(network):
         (lambda: apac.Classifier(len, U, seed=None), "seed of a Classifier must be a whole number"),
         (lambda: apac.Classifier("cnn", U), "the network must be callable"),
         (lambda: apac.Classifier(len, "mnist"), "needs a Deformation"),
-        (lambda: apac.Classifier(len, U, rule=256), "the rule must be a FixedPasses"),
+        (
+            lambda: apac.Classifier(len, U, rule=256),
+            r"the rule must be one such as Certified\(\) or FixedPasses\(256\), got 256",
+        ),
         (lambda: apac.Classifier(len, U, combine="mean"), '"product" or "sum"'),
         (
             lambda: apac.Classifier(len, U, device_batch=0),

@@ -55,7 +55,7 @@ def images_of(n: int, shape: tuple[int, int, int] = (1, 28, 28), seed: int = 1) 
 def ready(network: nn.Module) -> engine.Network:
     """One of BOTH, prepared once for all tests."""
     if network not in READY:
-        READY[network] = engine.prepare(network, images_of(3), MANY)
+        READY[network] = engine.prepare(network, images_of(3), MANY, 2)
         assert isinstance(READY[network], engine.Prepared)
     return READY[network]
 
@@ -70,7 +70,7 @@ def same_logits(prepared: Callable[[Tensor], Tensor], network: nn.Module, images
 
 @pytest.fixture(autouse=True)
 def _nothing_said_yet() -> None:
-    engine._noticed.clear()
+    engine._not_prepared.clear()
 
 
 def only_line(caplog: pytest.LogCaptureFixture) -> str:
@@ -83,7 +83,7 @@ def only_line(caplog: pytest.LogCaptureFixture) -> str:
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_network_of_the_paper_is_prepared_and_says_the_same_for_any_batch(name, caplog):
     network = build(name)
-    prepared = engine.prepare(network, images_of(3, SHAPES[name]), MANY)
+    prepared = engine.prepare(network, images_of(3, SHAPES[name]), MANY, 2)
     assert isinstance(prepared, engine.Prepared)
     for n in (1, 2, 65):
         same_logits(prepared, network, images_of(n, SHAPES[name]))
@@ -93,7 +93,7 @@ def test_a_network_of_the_paper_is_prepared_and_says_the_same_for_any_batch(name
 @pytest.mark.parametrize("n", [1, 100])
 @each_engine
 def test_a_network_may_be_prepared_by_any_number_of_images(network, n):
-    same_logits(engine.prepare(network, images_of(n), MANY), network, images_of(7))
+    same_logits(engine.prepare(network, images_of(n), MANY, 2), network, images_of(7))
 
 
 @each_engine
@@ -120,7 +120,7 @@ def test_logits_of_one_call_stay_when_another_is_made(network):
 def test_a_small_job_is_not_worth_a_preparation(monkeypatch, caplog):
     network = build("mnist-cnn")
     monkeypatch.setattr(engine, "_prepare", lambda *a: pytest.fail("it was prepared"))
-    assert engine.prepare(network, images_of(4), 10) is network
+    assert engine.prepare(network, images_of(4), 10, 2) is network
     assert not caplog.messages
 
 
@@ -128,7 +128,7 @@ def test_the_worth_of_a_job_is_its_passes_times_the_multiplications_and_addition
     one = 2 * (784 * 16 + 16 * 10)
     for passes, prepared in ((99, False), (100, True)):
         monkeypatch.setattr(engine, "WORTH", 100 * one)
-        assert isinstance(engine.prepare(BOTH["onnxruntime"], images_of(5), passes), engine.Prepared) == prepared
+        assert isinstance(engine.prepare(BOTH["onnxruntime"], images_of(5), passes, 2), engine.Prepared) == prepared
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_the_worth_of_a_job_is_its_passes_times_the_multiplications_and_addition
 )
 def test_what_is_not_a_float32_module_comes_back_as_it_is(make, caplog):
     network = make()
-    assert engine.prepare(network, images_of(2), MANY) is network
+    assert engine.prepare(network, images_of(2), MANY, 2) is network
     assert not caplog.messages
 
 
@@ -153,9 +153,9 @@ def test_what_is_not_a_float32_module_comes_back_as_it_is(make, caplog):
 def test_a_module_with_a_hook_comes_back_as_it_is(register, caplog):
     network = small()
     handle = getattr(network[1], register)(lambda *a: None)
-    assert engine.prepare(network, images_of(2), MANY) is network
+    assert engine.prepare(network, images_of(2), MANY, 2) is network
     handle.remove()
-    assert isinstance(engine.prepare(network, images_of(2), MANY), engine.Prepared)
+    assert isinstance(engine.prepare(network, images_of(2), MANY, 2), engine.Prepared)
     assert not caplog.messages
 
 
@@ -186,7 +186,7 @@ class Part(nn.Module):
 def test_a_network_that_cannot_be_prepared_runs_as_it_is_and_one_line_says_so(function, reason, caplog):
     network = small(Part(function))
     with caplog.at_level(logging.DEBUG, logger="apac"):
-        assert engine.prepare(network, images_of(3), MANY) is network
+        assert engine.prepare(network, images_of(3), MANY, 2) is network
     assert reason in only_line(caplog)
 
 
@@ -194,14 +194,14 @@ def test_a_preparation_that_changes_a_logit_is_not_used(monkeypatch, caplog):
     network = small()
     right = engine._prepare
     monkeypatch.setattr(engine, "_prepare", lambda *a: lambda images: right(*a)(images) + 2e-4)
-    assert engine.prepare(network, images_of(3), MANY) is network
+    assert engine.prepare(network, images_of(3), MANY, 2) is network
     assert "it would change a logit by 0.0002" in only_line(caplog)
 
 
 def test_a_preparation_that_makes_nan_is_not_used(monkeypatch, caplog):
     network = small()
     monkeypatch.setattr(engine, "_prepare", lambda *a: lambda images: torch.full((len(images), 10), torch.nan))
-    assert engine.prepare(network, images_of(3), MANY) is network
+    assert engine.prepare(network, images_of(3), MANY, 2) is network
     only_line(caplog)
 
 
@@ -214,7 +214,7 @@ def test_without_a_package_the_network_runs_as_it_is_and_one_line_names_the_pack
 ):
     network = BOTH[engine_of_it]
     monkeypatch.setitem(sys.modules, package, None)
-    assert engine.prepare(network, images_of(3), MANY) is network
+    assert engine.prepare(network, images_of(3), MANY, 2) is network
     assert package in only_line(caplog)
 
 
@@ -227,7 +227,7 @@ def test_dropout_and_batch_norm_are_prepared_as_they_decide_and_modes_stay(caplo
     network.train()
     network[0].eval()
     modes = [part.training for part in network.modules()]
-    prepared = engine.prepare(network, images_of(5), MANY)
+    prepared = engine.prepare(network, images_of(5), MANY, 2)
     assert isinstance(prepared, engine.Prepared)
     same_logits(prepared, deciding, images_of(9))
     assert [part.training for part in network.modules()] == modes
@@ -240,7 +240,7 @@ def test_modes_stay_after_a_preparation_that_failed():
     network.train()
     network[2].eval()
     modes = [part.training for part in network.modules()]
-    assert engine.prepare(network, images_of(2), MANY) is network
+    assert engine.prepare(network, images_of(2), MANY, 2) is network
     assert [part.training for part in network.modules()] == modes
 
 
@@ -248,7 +248,7 @@ def test_weights_keep_their_gradients_and_their_wish_for_them():
     network = small()
     network(images_of(2)).sum().backward()
     before = [p.grad.clone() for p in network.parameters()]
-    engine.prepare(network, images_of(2), MANY)
+    engine.prepare(network, images_of(2), MANY, 2)
     assert all(p.requires_grad for p in network.parameters())
     assert all(torch.equal(p.grad, g) for p, g in zip(network.parameters(), before, strict=True))
 
@@ -287,7 +287,7 @@ def prepared_count(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
     """The networks that are prepared from now on."""
     networks: list[nn.Module] = []
     right = engine._prepare
-    monkeypatch.setattr(engine, "_prepare", lambda network, images: networks.append(network) or right(network, images))
+    monkeypatch.setattr(engine, "_prepare", lambda network, *rest: networks.append(network) or right(network, *rest))
     return networks
 
 
@@ -365,5 +365,5 @@ def test_the_line_comes_once_for_a_network(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "onnx", None)
     network = models.build("mnist-mlp", generator=generator(0, "test", 0))
     for _ in range(3):
-        assert engine.prepare(network, torch.rand(3, 1, 28, 28), 10**9) is network
+        assert engine.prepare(network, torch.rand(3, 1, 28, 28), 10**9, 2) is network
     assert len(caplog.messages) == 1

@@ -1,30 +1,39 @@
-"""The result: labels, and how sure they are."""
+"""The result: labels, how sure they are, and what it took."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
+from apac.classify.margin import Pairs
 from apac.classify.scores import Scores
+from apac.classify.stopping import Combine
 from apac.errors import InputError
-
-Combine = Literal["product", "sum"]
 
 
 @dataclass(frozen=True, eq=False)
 class Decision:
     """What was decided for N images among K classes. Classes are ranked by `log_scores`, the paper's product of
-    softmaxes, or for `combine="sum"` by `probabilities`."""
+    softmaxes, or for `combine="sum"` by `probabilities`.
+
+    `stopped` says why an image had no more passes: "fixed", it had the number that was asked for; "certified", its
+    label is certain up to the rule's error; "limit", it is not, and no more passes were allowed or would help; "nan",
+    the network gave no number in the next passes: it has the label -1, and the scores of the passes before.
+    """
 
     labels: Tensor  # (N,) int64
     log_scores: Tensor  # (N, K) float64, mean log-probability: minus the expected loss J of each class
     probabilities: Tensor  # (N, K) float64, mean probability
     standard_errors: Tensor  # (N, K) float64, of the quantity that ranks the classes
+    runners_up: Tensor  # (N,) int64, the second best class; -1 where there is none
+    margins: Tensor  # (N,) float64, by how much the label leads in what ranks the classes; inf without a second class
+    margin_errors: Tensor  # (N,) float64, the standard error of that
     passes: Tensor  # (N,) int64; for class-distinctive deformation, of each set
-    stopped: tuple[str, ...]  # (N,) why: "fixed"
+    clipped: Tensor  # (N,) int64, passes in which the clip of a certified rule was active: they weaken its claim
+    stopped: tuple[str, ...]  # (N,)
     combine: Combine
 
     def top(self, k: int) -> Tensor:
@@ -34,18 +43,50 @@ class Decision:
         return rank(self.log_scores if self.combine == "product" else self.probabilities)[:, :k]
 
 
-def decide_fixed(scores: Scores, combine: Combine) -> Decision:
-    """The decision when every image has had the same passes."""
-    images = len(scores.log_sum)
+def settle(scores: Scores, pairs: Pairs, clipped: Tensor, why: str, combine: Combine) -> Decision:
+    """The decision of images that have had the same passes and stopped for the same reason."""
     ranking = scores.log_mean if combine == "product" else scores.probability_mean
+    images, classes = ranking.shape
+    ranked = rank(ranking)
+    labels = ranked[:, 0]
+    if classes > 1:
+        runners_up = ranked[:, 1]
+        best_two = ranking.gather(1, ranked[:, :2])
+        margins, errors = best_two[:, 0] - best_two[:, 1], pairs.error(labels, runners_up)
+    else:
+        runners_up = torch.full((images,), -1)
+        margins, errors = torch.full_like(ranking[:, 0], torch.inf), torch.zeros_like(ranking[:, 0])
+    if why == "nan":
+        labels = runners_up = torch.full((images,), -1)
+        margins = errors = torch.full_like(ranking[:, 0], torch.nan)
     return Decision(
-        labels=rank(ranking)[:, 0],
+        labels=labels,
         log_scores=scores.log_mean,
         probabilities=scores.probability_mean,
         standard_errors=scores.log_error if combine == "product" else scores.probability_error,
+        runners_up=runners_up,
+        margins=margins,
+        margin_errors=errors,
         passes=torch.full((images,), scores.passes),
-        stopped=("fixed",) * images,
+        clipped=clipped,
+        stopped=(why,) * images,
         combine=combine,
+    )
+
+
+def gather(decisions: Sequence[Decision], places: Sequence[Tensor]) -> Decision:
+    """The decision of all images, of which each of the decisions has those at its places."""
+    order = torch.cat(list(places)).argsort()
+
+    def joined(name: str) -> Tensor:
+        return torch.cat([getattr(decision, name) for decision in decisions])[order]
+
+    reasons = [why for decision in decisions for why in decision.stopped]
+    tensors = [field.name for field in fields(Decision) if field.name not in ("stopped", "combine")]
+    return Decision(
+        **{name: joined(name) for name in tensors},
+        stopped=tuple(reasons[i] for i in order.tolist()),
+        combine=decisions[0].combine,
     )
 
 

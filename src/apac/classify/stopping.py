@@ -1,10 +1,55 @@
-"""The rules: when an image has had enough passes."""
+"""When an image has had enough passes: what a rule is, and the paper's. `sequential.py` has the certified one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
 
 from apac.arguments import settle_integer
+
+Combine = Literal["product", "sum"]
+
+BATCH = 16  # passes between two looks at an image
+
+
+class Watch(Protocol):
+    """What a rule knows of n images that are not decided yet."""
+
+    @property
+    def certain(self) -> Tensor: ...  # (n,) decided: the class that leads is the one
+
+    @property
+    def hopeless(self) -> Tensor: ...  # (n,) not to be decided by more passes
+
+    @property
+    def clipped(self) -> Tensor: ...  # (n,) passes in which evidence was cut off
+
+    def look(self, values: Tensor, leaders: Tensor) -> Watch:
+        """What is known after a batch of passes: `values` (passes, n, K) are what ranks the classes in each, `leaders`
+        (n,) the best classes by the mean of all passes up to now."""
+
+    def keep(self, rows: Tensor) -> Watch:
+        """What is known of some of the images."""
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """When to stop."""
+
+    at_limit: ClassVar[str]  # why an image stopped that has had all its passes
+
+    @property
+    def limit(self) -> int: ...  # passes that an image has at most
+
+    def further(self, had: int, fill: int) -> int:
+        """Passes to give next to images that have had so many, where `fill` each would keep the machine busy."""
+
+    def begin(self, images: int, plain: Callable[[], Tensor], combine: Combine) -> Watch:
+        """Watch n images; `plain()` gives their plain log-probabilities, (n, K)."""
 
 
 @dataclass(frozen=True)
@@ -12,6 +57,42 @@ class FixedPasses:
     """The paper's rule: the same number of passes M for every image."""
 
     passes: int
+    at_limit: ClassVar[str] = "fixed"
 
     def __post_init__(self) -> None:
         settle_integer(self, "passes", least=1)
+
+    @property
+    def limit(self) -> int:
+        return self.passes
+
+    def further(self, had: int, fill: int) -> int:
+        return self.passes - had
+
+    def begin(self, images: int, plain: Callable[[], Tensor], combine: Combine) -> Patience:
+        return Patience(images)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Waits for the last pass, whatever the passes say."""
+
+    images: int
+
+    @property
+    def certain(self) -> Tensor:
+        return torch.zeros(self.images, dtype=torch.bool)
+
+    @property
+    def hopeless(self) -> Tensor:
+        return torch.zeros(self.images, dtype=torch.bool)
+
+    @property
+    def clipped(self) -> Tensor:
+        return torch.zeros(self.images, dtype=torch.int64)
+
+    def look(self, values: Tensor, leaders: Tensor) -> Patience:
+        return self
+
+    def keep(self, rows: Tensor) -> Patience:
+        return Patience(len(rows))

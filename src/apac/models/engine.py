@@ -25,7 +25,7 @@ Network = Callable[[Tensor], Tensor]
 WORTH = 1e11  # multiplications and additions, about a second: a smaller job is done before a network is prepared
 TOLERANCE = 1e-4  # of a logit; a preparation that changes one by more is not used
 BLOCK = 16  # channels that ONNX Runtime's convolutions take at a time
-_noticed: WeakSet[nn.Module] = WeakSet()  # the networks of which it was said that torch runs them
+_not_prepared: WeakSet[nn.Module] = WeakSet()  # networks that only torch can run, as was said once
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,21 @@ class Prepared:
         return self.run(images)
 
 
-def prepare(network: Network, images: Tensor, passes: int) -> Network:
-    """The network, ready for so many passes of images like these (at least one): the same logits, to 1e-4.
+def prepare(network: Network, images: Tensor, passes: int, threads: int) -> Network:
+    """The network, ready for so many passes of images like these (at least one) by so many threads: the same logits,
+    to 1e-4.
 
-    What is not a float32 module on the CPU comes back as it is, and so does every network for a small job.
+    What is not a float32 module on the CPU comes back as it is, and so does every network for a small job, or one that
+    could not be prepared before.
     """
-    if not isinstance(network, nn.Module) or not _suits(network):
+    if not isinstance(network, nn.Module) or not _suits(network) or network in _not_prepared:
         return network
     examples = images[:64].to("cpu", torch.float32).expand(max(2, min(len(images), 64)), -1, -1, -1)
     if passes * operations(network, examples) < WORTH * len(examples):
         return network
     try:
         with evaluating(network):
-            prepared = _prepare(network, examples)
+            prepared = _prepare(network, examples, threads)
             # of another number of images too, lest the number is fixed
             change = max(float((prepared(some) - network(some)).abs().max()) for some in (examples, examples[:1]))
     except Exception as error:  # exporters refuse networks, and packages are missing, in many ways
@@ -94,10 +96,11 @@ def operations(network: nn.Module, images: Tensor) -> int:
     return sum(counts)
 
 
-def _prepare(network: nn.Module, examples: Tensor) -> Network:
+def _prepare(network: nn.Module, examples: Tensor, threads: int) -> Network:
     channels = [part.out_channels for part in network.modules() if isinstance(part, nn.Conv2d)]
     blocked = all(count % BLOCK == 0 for count in channels)
-    return Prepared((_by_onnxruntime if blocked else _by_openvino)(_export(network, examples)))
+    model = _export(network, examples)
+    return Prepared(_by_onnxruntime(model) if blocked else _by_openvino(model, threads))
 
 
 def _export(network: nn.Module, examples: Tensor) -> bytes:
@@ -127,10 +130,9 @@ def _by_onnxruntime(model: bytes) -> Network:
     return lambda images: torch.from_numpy(session.run(None, {"images": _array(images)})[0])
 
 
-def _by_openvino(model: bytes) -> Network:
+def _by_openvino(model: bytes, threads: int) -> Network:
     import openvino
 
-    threads = torch.get_num_threads()
     settings = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads}
     compiled = openvino.compile_model(openvino.convert_model(io.BytesIO(model)), "CPU", settings)
     own = threading.local()  # a request serves one thread
@@ -149,11 +151,8 @@ def _array(images: Tensor) -> Any:
 
 
 def _eager(network: nn.Module, reason: str) -> Network:
-    if network not in _noticed:
-        _noticed.add(network)
-        logging.getLogger("apac").warning(
-            "running the network by torch alone, which is slower: %s.", reason.rstrip(".")
-        )
+    _not_prepared.add(network)
+    logging.getLogger("apac").warning("running the network by torch alone, which is slower: %s.", reason.rstrip("."))
     return network
 
 

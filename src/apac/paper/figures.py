@@ -13,7 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 from torch import Tensor, nn
 
+from apac.certainty import Certainty
 from apac.classify.classifier import Classifier
+from apac.classify.decision import Decision
 from apac.deform.base import Deformation
 from apac.evaluate import Evaluation
 from apac.randomness import generator
@@ -52,14 +54,66 @@ def error_against_m(deformed: Evaluation, original: Evaluation) -> bytes:
         (original.plain, ORIGINAL, "plain, original training"),
     ):
         axes.axhline(100 * error, color=colour, linestyle=":", label=f"{text}: {100 * error:.2f} %")
-    axes.set_xscale("log", base=4)
+    _passes_axis(axes)
     axes.set_xticks(passes)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel="M, passes of each test image", ylabel="test error (%)", ylim=(0, None))
-    axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    return _png(figure)
+
+
+def certified(certainties: Sequence[Certainty], evaluation: Evaluation) -> bytes:
+    """The passes that certainty takes, at the least error allowed; and what they buy, beside fixed numbers of them."""
+    figure = Figure(figsize=(9.6, 4.0), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    strictest = min(certainties, key=lambda each: each.rule.error)
+    passes = strictest.decision.passes.tolist()
+    edges = [16 * 2 ** (k / 2) * 0.84 for k in range(math.ceil(2 * math.log2(max(passes) / 16)) + 2)]
+    left.hist(passes, bins=edges, color=APAC)
+    _passes_axis(left)
+    left.set(xlabel="passes of an image", ylabel="images", yscale="log")
+    left.set_title(
+        f"error {strictest.rule.error:g}: mean {strictest.mean:.0f}, median {strictest.median:.0f}", fontsize=9
+    )
+    rows = evaluation.rows
+    right.plot([row.passes for row in rows], [100 * row.product for row in rows], "o-", color=SUM, label="fixed M")
+    ordered = sorted(certainties, key=lambda each: each.mean)
+    right.plot([c.mean for c in ordered], [100 * c.wrong for c in ordered], "D-", color=APAC, label="certified")
+    for each in ordered:
+        right.annotate(
+            f"{each.rule.error:g}", (each.mean, 100 * each.wrong), (3, 5), textcoords="offset points", fontsize=8
+        )
+    right.axhline(100 * evaluation.plain, color=PLAIN, linestyle=":", label="plain")
+    _passes_axis(right)
+    right.set(xlabel="passes of an image, mean", ylabel="test error (%)", ylim=(0, None))
+    right.legend(frameon=False, fontsize=9)
+    return _png(figure)
+
+
+def passes_against_margin(decision: Decision, labels: Tensor) -> bytes:
+    """The passes of each image, over the margin by which its label leads in the end."""
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    axes = figure.subplots()
+    right, limit = decision.labels == labels, torch.tensor([why == "limit" for why in decision.stopped])
+    for mask, mark, colour, text in (
+        (right & ~limit, "o", APAC, "certified, and the true class"),
+        (~right & ~limit, "o", PLAIN, "certified, and not the true class"),
+        (limit, "x", ORIGINAL, "not certain at the limit"),
+    ):
+        if mask.any():
+            count = f"{text}: {int(mask.sum()):,}"
+            axes.scatter(
+                decision.margins[mask], decision.passes[mask], s=12, marker=mark, color=colour, alpha=0.5, label=count
+            )
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    what = "log-probability" if decision.combine == "product" else "probability"
+    axes.set(xlabel=f"margin: mean {what} of the label less that of the second class", ylabel="passes")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=9)
     return _png(figure)
 
 
@@ -140,6 +194,13 @@ def first_layer_weights(networks: Sequence[tuple[str, nn.Module]], image_shape: 
         _image(place, tiles.reshape(channels, side * height, side * width))
         place.set_title(title, fontsize=10)
     return _png(figure)
+
+
+def _passes_axis(axes: Any) -> None:
+    axes.set_xscale("log", base=4)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _image(axes: Any, image: Tensor) -> None:

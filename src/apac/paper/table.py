@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from apac.certainty import Agreement, Certainty
 from apac.evaluate import Evaluation
 from apac.paper.recipes import PaperRow
 
@@ -54,6 +55,47 @@ def changes(evaluation: Evaluation) -> str:
         f"APAC corrected {len(evaluation.corrected)} and spoiled {len(evaluation.spoiled)} of the "
         f"{evaluation.images:,} plain predictions (McNemar p = {evaluation.mcnemar:.2g})."
     )
+
+
+def certainty(certainty: Certainty, plain: float) -> Table:
+    """What the certified rule took, and its error beside the plain prediction's."""
+    rows = [
+        ("test error, plain", percent(plain)),
+        ("test error, certified", percent(certainty.wrong)),
+        ("passes, mean", f"{certainty.mean:,.1f}"),
+        ("passes, median", f"{certainty.median:,.0f}"),
+        ("passes, 99th percentile", f"{certainty.percentile99:,.0f}"),
+        (
+            f"not certain after {certainty.rule.limit:,}",
+            _share(round(certainty.at_limit * certainty.images), certainty),
+        ),
+        ("certified with the clip active", _share(certainty.clipped, certainty)),
+        ("time", f"{certainty.seconds:.1f} s"),
+    ]
+    if certainty.failed:
+        rows.append(("not decided: NaN", _share(certainty.failed, certainty)))
+    title = f"{certainty.images:,} test images, each certified with an error of at most {certainty.rule.error:g}"
+    return Table(title, ("", ""), tuple(rows))
+
+
+def _share(images: int, certainty: Certainty) -> str:
+    return f"{images:,} images ({percent(images / certainty.images)})"
+
+
+def agreement(agreement: Agreement, certainty: Certainty) -> str:
+    """The certified decisions beside those of a fixed number of passes, in sentences."""
+    lines = [
+        f"Of {agreement.certified:,} certified decisions {len(agreement.differ):,} differ from those of "
+        f"{agreement.passes:,} passes, and of the uncertain ones {len(agreement.differ_at_limit):,}. Those passes have "
+        f"{percent(agreement.wrong)} error and took {agreement.seconds:,.0f} s, "
+        f"{agreement.seconds / certainty.seconds:,.0f} times as long."
+    ]
+    lines += [
+        f"  image {d.image}: certified {d.certified} by {d.margin:.4f} ± {d.margin_error:.4f} after {d.passes:,} "
+        f"passes, then {d.fixed} by {d.fixed_margin:.4f}"
+        for d in agreement.differ
+    ]
+    return "\n".join(lines)
 
 
 def percent(share: float) -> str:

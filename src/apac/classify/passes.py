@@ -1,0 +1,151 @@
+"""Passes: draw Θ, deform, ask the network. What the network says depends on the seed and the number of a pass alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from apac.deform import parameters as draws
+from apac.deform.base import Deformation
+from apac.deform.per_class import PerClass
+from apac.errors import InputError
+from apac.models.engine import Network, evaluating, prepare, serves_threads
+from apac.randomness import generator
+from apac.threads import Crew, crew
+
+PART = 4  # batches of the network
+CACHE = 16 << 20  # bytes
+ALONE = Crew()
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The passes of a seed, for any images."""
+
+    network: Network
+    deformation: Deformation
+    seed: int
+    independent: bool
+    device_batch: int
+    threads: Crew = ALONE
+
+    @contextmanager
+    def at_work(self) -> Iterator[Passes]:
+        """The same on all cores where the network allows it, and with the network in evaluation mode."""
+        with (
+            evaluating(self.network),
+            crew() if serves_threads(self.network) else nullcontext(ALONE) as threads,
+        ):
+            yield replace(self, threads=threads)
+
+    def prepared(self, images: Tensor, passes: int) -> Passes:
+        """The same with the network ready for so many passes of these images, where that pays."""
+        threads = max(self.threads.count, torch.get_num_threads())
+        number = passes * len(self._sets()) * len(images)
+        return replace(self, network=prepare(self.network, images, number, threads))
+
+    def plain(self, images: Tensor) -> Tensor:
+        """Log-probabilities of the undeformed images, (N, K)."""
+        # Without an image, a blank one tells the number of classes.
+        some = images if len(images) else images.new_zeros(1, *images.shape[1:])
+        with closing(self.threads.each(self._log_probabilities, some.split(self.device_batch))) as said:
+            return torch.cat(list(said))[: len(images)]
+
+    def of(self, images: Tensor, numbers: range) -> Generator[Tensor, None, None]:
+        """Log-probabilities of images, (N, K), in one pass after the other."""
+        parts = len(images.split(self._part(images)))
+        with closing(self.threads.each(lambda item: self._said(*item), self._work(images, numbers))) as said:
+            # those of the parts, (passes of a block, images of a part, K)
+            while block := list(islice(said, parts)):
+                yield from torch.cat(block, dim=1)
+
+    def _work(self, images: Tensor, numbers: range) -> Iterator[tuple[Tensor, range, list[Any] | None]]:
+        """What the cores share: some of the images in some of the passes, with the Θ that serve them all.
+
+        Many images: each pass in parts. Few: all of them, in blocks of passes.
+        """
+        together = max(1, self.device_batch // len(images))
+        for block in (numbers[i : i + together] for i in range(0, len(numbers), together)):
+            thetas = None if self.independent else self._draw(images, block)
+            for part in images.split(self._part(images)):
+                yield part, block, thetas
+
+    def _part(self, images: Tensor) -> int:
+        """How many images are deformed at once: some batches of the network, which hides the calls, but no more than a
+        core's cache can hold."""
+        at_hand = CACHE // (images[0].numel() * images.element_size())
+        return max(self.device_batch, min(PART * self.device_batch, at_hand))
+
+    def _said(self, images: Tensor, numbers: range, thetas: list[Any] | None) -> Tensor:
+        """Log-probabilities of images in a block of passes, (passes, images, K)."""
+        sets = self._sets()
+        thetas = [self._draw_independent(u, images, numbers) for u in sets] if thetas is None else thetas
+        # The images once for each pass: row p · N + i is image i in the block's pass p.
+        originals = images.repeat(len(numbers), 1, 1, 1) if len(numbers) > 1 else images
+        each = []
+        for deformation, theta in zip(sets, thetas, strict=True):
+            if draws.size(theta) not in (1, len(originals)):
+                theta = draws.rows(theta, torch.arange(len(numbers)).repeat_interleave(len(images)))
+            each.append(self._log_probabilities(deformation.apply(originals, theta)))
+        if isinstance(self.deformation, PerClass):
+            # Class c is scored by c's own set.
+            own = torch.tensor(self.deformation.set_of_class)  # (K,)
+            if each[0].shape[1] != len(own):
+                raise InputError(
+                    f"PerClass was made for {len(own)} classes, but the network has {each[0].shape[1]} outputs."
+                )
+            each = [torch.stack(each).gather(0, own.expand(1, *each[0].shape))[0]]
+        return each[0].view(len(numbers), len(images), -1)
+
+    def _sets(self) -> tuple[Deformation, ...]:
+        return self.deformation.sets if isinstance(self.deformation, PerClass) else (self.deformation,)
+
+    def _draw(self, images: Tensor, numbers: range) -> list[Any]:
+        """The Θ of a block of passes, one draw for each set; the sets go in step, with the same random numbers."""
+        each = (
+            [u.sample(1, _shape(images), generator=generator(self.seed, "pass", m)) for m in numbers]
+            for u in self._sets()
+        )
+        return [draws.to_device(draws.concatenate(thetas), images.device) for thetas in each]
+
+    def _draw_independent(self, deformation: Deformation, images: Tensor, numbers: range) -> Any:
+        keys = [_digest(image) for image in images]
+        each = [
+            deformation.sample(1, _shape(images), generator=generator(self.seed, f"pass of {key}", m))
+            for m in numbers
+            for key in keys
+        ]
+        return draws.to_device(draws.concatenate(each), images.device)
+
+    def _log_probabilities(self, virtual: Tensor) -> Tensor:
+        each = []
+        for batch in virtual.split(self.device_batch):
+            logits = self.network(_as_parameters(batch, self.network))
+            if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(batch):
+                got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+                raise InputError(f"the network must return logits of shape ({len(batch)}, classes), got {got}.")
+            each.append(logits)
+        return torch.cat(each).to("cpu", torch.float64).log_softmax(dim=1)
+
+
+def _digest(image: Tensor) -> str:
+    """An image by its pixels, of whatever type."""
+    return hashlib.blake2b(image.cpu().double().contiguous().numpy().tobytes(), digest_size=16).hexdigest()
+
+
+def _as_parameters(images: Tensor, network: Network) -> Tensor:
+    """Images of the type and on the device of a module's weights; as they are for any other callable."""
+    weight = next(network.parameters(), None) if isinstance(network, nn.Module) else None
+    return images if weight is None else images.to(weight.device, weight.dtype)
+
+
+def _shape(images: Tensor) -> tuple[int, int, int]:
+    _, channels, height, width = images.shape
+    return channels, height, width

@@ -1,0 +1,38 @@
+"""apac bench"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apac.errors import InputError
+from apac.refusal import kindly
+from apac.terminal import print_table, watched
+
+
+@kindly
+def bench(
+    only: Annotated[str, typer.Option(help="What to measure, separated by commas.")] = "deform,decide,train,process",
+    rounds: Annotated[int, typer.Option(help="Turns of each contestant; its best counts.")] = 5,
+    out: Annotated[Path, typer.Option(help="The file for the figures.")] = Path("bench.json"),
+) -> None:
+    """Measure the speed, beside other libraries and beside what the machine can do.
+
+    Example:  apac bench --only deform --out deform.json
+
+    Other libraries are measured where they are installed (the extra "bench"). Leave the machine idle meanwhile.
+    """
+    from apac.bench.result import bench as measure
+    from apac.bench.result import tables, to_json
+    from apac.storage import write_json
+
+    if not out.parent.is_dir():
+        raise InputError(f"the folder {out.parent} does not exist; make it, or choose another --out.")
+    with watched() as progress:
+        entries = measure([part.strip() for part in only.split(",")], rounds, progress=progress)
+    for table in tables(entries):
+        print_table(table)
+    write_json(out, to_json(entries, rounds))
+    print(f"wrote {out}")

@@ -1,0 +1,66 @@
+"""apac classify"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from apac.cli.options import Error, Limit, RunFolder, Seed, certified
+from apac.errors import InputError
+from apac.refusal import complain, kindly
+from apac.terminal import answers_of, print_answer, watched
+
+
+@kindly
+def classify(
+    run: RunFolder,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.", show_default=False)],
+    error: Error = None,
+    limit: Limit = None,
+    passes: Annotated[
+        int | None, typer.Option(help="A fixed number of passes instead of certainty.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    seed: Seed = 0,
+) -> None:
+    """Decide image files by APAC, with as many passes as it takes to be certain.
+
+    Example:  apac classify runs/cnn digit.png
+
+    Images of another size or polarity are resized, centred and inverted as the training data asks, and it is said so.
+    """
+    import torch
+
+    from apac.classify.stopping import FixedPasses
+    from apac.data.image_file import read_image
+    from apac.run import load
+
+    if passes is not None and (error, limit) != (None, None):
+        raise InputError("--passes asks for a fixed number of passes, --error and --limit for certainty; choose one.")
+    rule = certified(error, limit) if passes is None else FixedPasses(passes)
+    loaded = load(run)
+    read, failed = [], False
+    for path in images:
+        try:
+            read.append((path, *read_image(path, loaded.image_shape)))
+        except InputError as complaint:
+            complain(str(complaint))
+            failed = True
+    answers: list[dict[str, Any]] = []
+    if read:
+        pixels = loaded.normalise(torch.stack([image for _, image, _ in read]))
+        with watched() as progress:
+            decision = loaded.classifier(rule, seed=seed).decide(pixels, progress=progress)
+        prepared = [(path, notes) for path, _, notes in read]
+        answers = answers_of(prepared, decision, loaded.classes)
+        failed = failed or "nan" in decision.stopped
+    if as_json:
+        print(json.dumps(answers, indent=2))
+    else:
+        for answer in answers:
+            print_answer(answer)
+    if failed:
+        raise typer.Exit(2)

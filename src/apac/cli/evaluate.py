@@ -1,0 +1,133 @@
+"""apac evaluate"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from apac.cli.options import Error, Limit, RunFolder, Seed, certified
+from apac.errors import InputError
+from apac.refusal import kindly
+from apac.terminal import print_table, watched
+
+if TYPE_CHECKING:  # it would bring torch, which takes long
+    from apac.classify.sequential import Certified
+    from apac.progress import Progress
+    from apac.run import Run
+
+
+@kindly
+def evaluate(
+    run: RunFolder,
+    passes: Annotated[
+        str | None, typer.Option(help="The M to evaluate, separated by commas.", show_default="1,4,16,64,256")
+    ] = None,
+    rule: Annotated[
+        str, typer.Option(help="fixed: error against M. certified: passes that certainty takes.")
+    ] = "fixed",
+    error: Error = None,
+    limit: Limit = None,
+    against: Annotated[
+        int | None, typer.Option(help="Compare certified decisions with those of so many passes.", show_default=False)
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Error on the test images, plain and by APAC: by product and by sum, top-2, what changed.
+
+    Example:  apac evaluate runs/cnn --passes 1,16,256
+
+    Example:  apac evaluate runs/cnn --rule certified --against 1024
+
+    Writes evaluation.json and evaluation.csv into RUN, or certified.json, certified.csv and passes.png. Sums of passes
+    are kept in RUN/scores: what was made once is not made again, and Ctrl-C loses a minute or so.
+    """
+    from apac.classify.stopping import FixedPasses
+    from apac.run import load
+
+    if rule == "fixed":
+        _refuse({"--error": error, "--limit": limit, "--against": against}, "--rule certified")
+        _fixed(run, load(run), _numbers(passes or "1,4,16,64,256"), seed)
+    elif rule == "certified":
+        _refuse({"--passes": passes}, "--rule fixed")
+        chosen = certified(error, limit)
+        _certified(run, load(run), chosen, None if against is None else FixedPasses(against).passes, seed)
+    else:
+        raise InputError(f"--rule is fixed or certified, got {rule!r}.")
+
+
+def _fixed(folder: Path, run: Run, marks: list[int], seed: int) -> None:
+    from apac import data
+    from apac.deform.compose import Compose
+    from apac.evaluate import evaluate as measure
+    from apac.paper.table import changes, error_against_m
+    from apac.run_folder import scores_of
+    from apac.storage import write_json, write_text
+
+    if run.config.deformation == Compose():
+        print("This network was trained on original data: without deformation APAC is the plain prediction.")
+        marks = []
+    with watched() as progress:
+        dataset = data.load(run.config.data, progress=progress)
+        images = run.normalise(dataset.test_images)
+        result = measure(
+            run.classifier(seed=seed), images, dataset.test_labels, marks, keep=scores_of(folder), progress=progress
+        )
+    print_table(error_against_m(result))
+    if marks:
+        print(changes(result))
+    write_json(folder / "evaluation.json", result.to_json())
+    write_text(folder / "evaluation.csv", result.to_csv())
+    print(f"wrote {folder / 'evaluation.json'} and {folder / 'evaluation.csv'}")
+
+
+def _certified(folder: Path, run: Run, rule: Certified, against: int | None, seed: int) -> None:
+    from apac import data
+    from apac.certainty import certify, compare, to_csv
+    from apac.paper import figures, table
+    from apac.run_folder import scores_of
+    from apac.storage import write_bytes, write_json, write_text
+    from apac.summing import Summing
+
+    classifier = run.classifier(rule, seed=seed)
+    with watched() as progress:
+        dataset = data.load(run.config.data, progress=progress)
+        images, labels = run.normalise(dataset.test_images), dataset.test_labels
+        plain = int((classifier.plain(images).argmax(dim=1) != labels).sum()) / len(labels)
+        result = certify(classifier, images, labels, progress=progress)
+        agreement = None
+        if against is not None:
+            summing = Summing(classifier, images, against, scores_of(folder))
+            scores = summing.up_to(against, progress=_named(progress, f"deciding by {against:,} passes"))
+            agreement = compare(result.decision, scores, labels, summing.seconds)
+    print_table(table.certainty(result, plain))
+    if agreement is not None:
+        print(table.agreement(agreement, result))
+    form = result.to_json() | {"plain": plain, "against": agreement and agreement.to_json()}
+    write_json(folder / "certified.json", form)
+    write_text(folder / "certified.csv", to_csv(result.decision, labels))
+    write_bytes(folder / "passes.png", figures.passes_against_margin(result.decision, labels))
+    print(f"wrote {', '.join(str(folder / name) for name in ('certified.json', 'certified.csv', 'passes.png'))}")
+
+
+def _named(progress: Progress, name: str) -> Progress:
+    return lambda task, done, total, note="": progress(name, done, total, note)
+
+
+def _refuse(options: Mapping[str, object], rule: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(f"{name} goes with {rule}; leave it out, or add that.")
+
+
+def _numbers(text: str) -> list[int]:
+    from apac.classify.stopping import FixedPasses
+
+    try:
+        return [FixedPasses(int(part)).passes for part in text.split(",")]
+    except InputError:
+        raise
+    except ValueError:
+        raise InputError(f"--passes takes whole numbers separated by commas, such as 1,4,16, got {text!r}.") from None

@@ -1,0 +1,74 @@
+"""apac train"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from apac.cli.options import Overwrite, Resume
+from apac.refusal import kindly
+from apac.terminal import watched
+
+
+@kindly
+def train(
+    out: Annotated[Path, typer.Option(help="The folder for the run.", show_default=False)],
+    data: Annotated[str | None, typer.Option(help="mnist-5k, mnist or cifar10.", show_default="mnist-5k")] = None,
+    model: Annotated[str | None, typer.Option(help="cnn or mlp: the paper's for the data.", show_default="cnn")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Train on the original data, without deformation.")] = False,
+    epochs: Annotated[
+        int | None, typer.Option(help="How often as many samples as the set has.", show_default="100")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Virtual samples a step.", show_default="100")] = None,
+    rate: Annotated[float | None, typer.Option(help="Initial learning rate.", show_default="the paper's")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="paper (times 0.9993 an epoch) or cosine.", show_default="paper")
+    ] = None,
+    l2: Annotated[float | None, typer.Option(help="L2 factor on the weights.", show_default="the paper's")] = None,
+    average: Annotated[
+        float | None, typer.Option(help="Decay a step of averaged weights; 0: none.", show_default="0")
+    ] = None,
+    validation: Annotated[
+        float | None, typer.Option(help="Part of the images to hold out.", show_default="0.1")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides every random number.", show_default="0")] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train a network with on-line deformation.
+
+    Example:  apac train --data mnist --model cnn --epochs 3 --out runs/cnn
+
+    Ctrl-C keeps a checkpoint:  apac train --resume --out runs/cnn  goes on as if nothing had happened.
+    """
+    from dataclasses import replace
+
+    from apac import run as runs
+    from apac.deform.compose import Compose
+    from apac.run_folder import read_config
+    from apac.training.config import TrainConfig
+
+    options = {
+        "data": data,
+        "model": model,
+        "epochs": epochs,
+        "batch": batch,
+        "rate": rate,
+        "schedule": schedule,
+        "l2": l2,
+        "average": average,
+        "validation": validation,
+        "seed": seed,
+        "deformation": Compose() if plain else None,
+    }
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    config = replace(read_config(out), **given) if resume else TrainConfig(**given)
+    with watched() as progress:
+        run = runs.train(config, out, resume=resume, overwrite=overwrite, progress=progress)
+    last = run.history[-1]
+    held = "" if last.validation_error is None else f", plain error on held-out images {last.validation_error:.2%}"
+    print(f"{out}: {config.network}, {last.epoch} epochs in {last.seconds:.0f} s, loss {last.loss:.4f}{held}")
+    print(f"next: apac evaluate {shlex.quote(str(out))}")

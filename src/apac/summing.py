@@ -1,0 +1,96 @@
+"""Summing the passes of a set up to M, and further: nothing is made twice, and a long sum can be stopped and gone on
+with."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from apac.classify.classifier import Classifier
+from apac.classify.scores import Scores
+from apac.errors import InputError
+from apac.progress import Progress, silent
+from apac.storage import read_tensors, write_tensors
+
+SAVED_EVERY = 1_000_000  # passes, of all images together: so many are lost at most when a sum is stopped
+SUMS = ("log_sum", "log_squares", "probability_sum", "probability_squares")
+
+
+class Summing:
+    """The scores of images for growing numbers of passes, up to `most`.
+
+    With a folder they are kept there: a file for each number that was asked for, and one for the sum under way. A file
+    is named after all that it depends on, so that no network finds another's scores.
+    """
+
+    def __init__(self, classifier: Classifier, images: Tensor, most: int, folder: Path | None = None) -> None:
+        self.classifier, self.images, self.most, self.folder = classifier, images, most, folder
+        self.ready: Classifier | None = None  # the classifier, prepared once for all passes
+        self.scores: Scores | None = None
+        self.seconds = 0.0  # that the passes took, whenever they were made
+        self.key = "" if folder is None else _key(classifier, images)
+
+    def up_to(self, passes: int, *, progress: Progress = silent) -> Scores:
+        """The scores of passes 0 … passes − 1, of which only those are made that are not known; `passes` may not
+        shrink from call to call."""
+        self._recall(passes)
+        step = passes if self.folder is None else max(1, SAVED_EVERY // len(self.images))
+        for start in range(self._done, passes, step):
+            stop = min(start + step, passes)
+            began = time.monotonic()
+            self.ready = self.ready or self.classifier.prepared(self.images, self.most - start)
+            further = self.ready.score(self.images, start, stop, progress=_from(start, self.most, progress))
+            self.scores = further if self.scores is None else self.scores.merge(further)
+            self.seconds += time.monotonic() - began
+            if self.folder is not None:
+                self._keep(str(passes) if stop == passes else "under-way")
+        assert self.scores is not None
+        assert self.scores.passes == passes
+        return self.scores
+
+    @property
+    def _done(self) -> int:
+        return 0 if self.scores is None else self.scores.passes
+
+    def _recall(self, passes: int) -> None:
+        """Take the kept scores of the most passes, up to so many, if they are more than are at hand."""
+        if self.folder is None:
+            return
+        for path in self.folder.glob(f"{self.key}-*.safetensors"):
+            with suppress(InputError, KeyError, ValueError):  # what is damaged is made anew
+                tensors, notes = read_tensors(path, "")
+                if self._done < int(notes["passes"]) <= passes:
+                    self.scores = Scores(int(notes["passes"]), *(tensors[name] for name in SUMS))
+                    self.seconds = float(notes["seconds"])
+
+    def _keep(self, name: str) -> None:
+        assert self.folder is not None
+        assert self.scores is not None
+        notes = {"passes": str(self.scores.passes), "seconds": str(self.seconds)}
+        under_way = self.folder / f"{self.key}-under-way.safetensors"
+        path = self.folder / f"{self.key}-{name}.safetensors"
+        write_tensors(path, {each: getattr(self.scores, each) for each in SUMS}, notes)
+        if path != under_way:
+            under_way.unlink(missing_ok=True)
+
+
+def _key(classifier: Classifier, images: Tensor) -> str:
+    """A name for a network with its weights, deformation, seed and images."""
+    network = classifier.network
+    if not isinstance(network, nn.Module):
+        raise InputError("scores can be kept only for a network that is a module, whose weights tell it from others.")
+    about = (version("augmented-pattern-classification"), classifier.deformation, classifier.seed)
+    digest = hashlib.blake2b(repr((*about, classifier.independent, images.shape)).encode(), digest_size=8)
+    for tensor in (*network.state_dict().values(), images):
+        digest.update(tensor.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def _from(start: int, total: int, progress: Progress) -> Progress:
+    """The progress of a part of the passes as that of all of them."""
+    return lambda task, done, _, note="": progress(task, start + done, total, note)

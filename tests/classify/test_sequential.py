@@ -1,0 +1,330 @@
+"""The certified rule: its error holds however one looks, and a plain reading of it in numpy decides alike."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+import apac
+from apac import models
+from apac.classify.sequential import SHARES, STAKES
+from apac.randomness import generator
+from kinds import PER_CLASS
+
+U = apac.presets.mnist()
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    """A network with large and small margins."""
+    network = models.build("mnist-cnn", generator=generator(5, "test", 0)).eval()
+    with torch.no_grad():
+        last = [part for part in network.modules() if isinstance(part, nn.Linear)][-1]
+        last.weight *= 6
+    return network
+
+
+@pytest.fixture
+def images(digits: tuple[Tensor, Tensor]) -> Tensor:
+    return digits[0][:24]
+
+
+# Nulls: class 1 has the largest expectation, though class 0 has the same. Differences z_0 - z_1, (n,).
+LAWS: dict[str, Callable[[int, torch.Generator], Tensor]] = {
+    "gaussian": lambda n, g: 10 * torch.randn(n, generator=g, dtype=torch.float64),
+    "skewed": lambda n, g: torch.where(torch.rand(n, generator=g) < 0.9, 3.0, -27.0).double(),
+    # a Pareto law with exponent 1.5, whose variance is infinite, less its mean 3: never below -20
+    "heavy-tailed": lambda n, g: 10 * ((1 - torch.rand(n, generator=g, dtype=torch.float64)) ** (-1 / 1.5) - 3),
+}
+
+
+def decide_noise(law, count: int, rule: apac.Certified, seed: int = 0, classes: int = 2) -> apac.Decision:
+    """Decide images about whose classes 0 and 1 every pass says something else; the other classes are far behind."""
+    random = generator(seed, "test", 0)
+
+    def network(images: Tensor) -> Tensor:
+        logits = torch.full((len(images), classes), -12.0, dtype=torch.float64)
+        logits[:, 0], logits[:, 1] = law(len(images), random), 0.0
+        return logits
+
+    classifier = apac.Classifier(network, apac.Compose(), rule, device_batch=count)
+    return classifier.decide(torch.zeros(count, 1, 1, 1))
+
+
+def most(count: int, error: float) -> int:
+    """How many of so many images may be wrong at this error, but for one chance in 10,000."""
+    return int(stats.binom.ppf(0.9999, count, error))
+
+
+@pytest.mark.parametrize("error", [0.05, 0.001])
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+def test_a_false_certification_is_as_rare_as_stated(law, error):
+    count = 4000
+    decision = decide_noise(law, count, apac.Certified(error=error, limit=1024))
+    false = sum(
+        why == "certified" and label == 0 for why, label in zip(decision.stopped, decision.labels.tolist(), strict=True)
+    )
+    assert false <= most(count, error)
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_a_false_certification_is_as_rare_with_more_classes_and_the_bound_is_not_idle(classes):
+    """Of two equal classes either may be certified in error: with twice the chance, which comes near."""
+    count = 4000
+    decision = decide_noise(LAWS["gaussian"], count, apac.Certified(error=0.05, limit=1024), seed=1, classes=classes)
+    assert 0.2 * 0.05 * count <= decision.stopped.count("certified") <= most(count, 2 * 0.05)
+
+
+def test_a_clear_image_is_certified_soon_and_rightly():
+    def law(n, g):
+        return 12 + 4 * torch.randn(n, generator=g, dtype=torch.float64)
+
+    decision = decide_noise(law, 500, apac.Certified(error=1e-4))
+    assert set(decision.stopped) == {"certified"}
+    assert (decision.labels == 0).all()
+    assert decision.passes.double().median() == 32
+    assert decision.passes.max() <= 64
+
+
+def oracle(table: np.ndarray, plain: np.ndarray, rule: apac.Certified, clip: float) -> tuple[int, str, int, int]:
+    """One image, values (M, K) that rank the classes: passes, why it stopped, its label and the clipped passes. The
+    wealth of each bet as a product, one pass after the other."""
+    stakes = [0.95 / clip * 2.0**-g for g in range(10)]
+    shares = [1 / 2] + [1 / 18] * 9
+    classes = range(table.shape[1])
+    wealth = np.ones((table.shape[1], 10))
+    alive, leader, clipped = set(classes), int(plain.argmax()), 0
+    for m in range(rule.limit):
+        differences = [table[m, leader] - table[m, b] for b in classes]
+        clipped += any(differences[b] < -clip for b in alive)
+        for b in classes:
+            wealth[b] *= [1 + stake * max(differences[b], -clip) for stake in stakes]
+        if (m + 1) % 16 == 0 or m + 1 == rule.limit:
+            alive -= {b for b in classes if b != leader and np.dot(shares, wealth[b]) >= 1 / rule.error}
+            leader = int(table[: m + 1].mean(0).argmax())
+            if alive == {leader}:
+                return m + 1, "certified", leader, clipped
+            if not alive:
+                return m + 1, "limit", leader, clipped
+    return rule.limit, "limit", leader, clipped
+
+
+@pytest.mark.parametrize("combine", ["product", "sum"])
+@pytest.mark.parametrize("u", [U, PER_CLASS], ids=["class-indistinctive", "class-distinctive"])
+@pytest.mark.parametrize("rule", [apac.Certified(0.01, limit=200), apac.Certified(0.3, limit=40, clip=8.0)], ids=str)
+def test_decisions_are_those_of_the_rule_read_plainly(network, images, rule, u, combine):
+    classifier = apac.Classifier(network, u, rule, combine=combine, seed=4)
+    decision, plain = classifier.decide(images), classifier.plain(images).numpy()
+    table = np.stack([classifier.score(images, m, m + 1).log_mean.numpy() for m in range(rule.limit)])
+    values, clip = (table, rule.clip) if combine == "product" else (np.exp(table), 1.0)
+    expected = [oracle(values[:, i], plain[i], rule, clip) for i in range(len(images))]
+    got = zip(
+        decision.passes.tolist(), decision.stopped, decision.labels.tolist(), decision.clipped.tolist(), strict=True
+    )
+    assert list(got) == expected
+    if combine == "product":
+        assert {why for _, why, _, _ in expected} == {"certified", "limit"}
+        assert (decision.clipped.sum() > 0) == (rule.clip == 8.0)
+    else:
+        assert "certified" in decision.stopped
+        assert decision.clipped.sum() == 0
+
+
+@pytest.mark.parametrize("combine", ["product", "sum"])
+@pytest.mark.parametrize("u", [U, PER_CLASS], ids=["class-indistinctive", "class-distinctive"])
+def test_a_certified_decision_is_a_prefix_of_the_fixed_one_with_the_same_seed(network, images, u, combine):
+    rule = apac.Certified(error=0.01, limit=250)
+    decision = apac.Classifier(network, u, rule, seed=2, combine=combine).decide(images)
+    assert len(decision.passes.unique()) > 2
+    for passes in decision.passes.unique().tolist():
+        fixed = apac.Classifier(network, u, apac.FixedPasses(passes), seed=2, combine=combine).decide(images)
+        rows = decision.passes == passes
+        for name in (
+            "labels",
+            "log_scores",
+            "probabilities",
+            "standard_errors",
+            "runners_up",
+            "margins",
+            "margin_errors",
+        ):
+            torch.testing.assert_close(
+                getattr(decision, name)[rows], getattr(fixed, name)[rows], atol=1e-4, rtol=0, equal_nan=True
+            )
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_an_answer_depends_neither_on_the_device_batch_nor_on_the_neighbours(network, images, independent):
+    def decide(some, batch):
+        rule = apac.Certified(error=0.01, limit=250)
+        return apac.Classifier(network, U, rule, device_batch=batch, independent=independent).decide(some)
+
+    together = decide(images, 128)
+    for other, rows in (
+        (decide(images, 1), slice(None)),
+        (decide(images, 7), slice(None)),
+        (decide(images[5:6], 128), slice(5, 6)),
+        (decide(images[[3, 20]], 3), [3, 20]),
+    ):
+        assert other.passes.tolist() == together.passes[rows].tolist()
+        assert other.labels.tolist() == together.labels[rows].tolist()
+        torch.testing.assert_close(other.margins, together.margins[rows], atol=1e-4, rtol=0)
+
+
+def test_decided_images_get_no_more_passes(images):
+    """Half of the images are clear, half are noise: the clear ones cost what they need."""
+    random, seen = generator(0, "test", 0), []
+
+    def network(virtual: Tensor) -> Tensor:
+        seen.append(len(virtual))
+        clear = virtual[:, 0, 0, 0] > 0
+        logits = torch.zeros(len(virtual), 2, dtype=torch.float64)
+        logits[:, 0] = torch.where(clear, 20.0, torch.randn(len(virtual), generator=random, dtype=torch.float64))
+        return logits
+
+    given = torch.zeros(64, 1, 1, 1)
+    given[:60] = 1.0
+    decision = apac.Classifier(network, apac.Compose(), apac.Certified(1e-4, limit=2048), device_batch=64).decide(given)
+    assert decision.passes[:60].unique().tolist() == [32]
+    assert decision.passes[60:].unique().tolist() == [2048]
+    needed = int(decision.passes.sum()) + 64  # and the plain passes
+    assert needed <= sum(seen) <= 1.1 * needed
+    assert np.mean(seen) > 0.9 * 64  # and the network's batches are full
+
+
+def test_sets_larger_than_go_together_come_back_in_order(network, digits):
+    images = digits[0][:50]
+    rule = apac.Certified(error=0.3, limit=32)
+    small = apac.Classifier(network, U, rule, device_batch=1).decide(images)  # 16 go together
+    large = apac.Classifier(network, U, rule).decide(images)
+    assert small.labels.tolist() == large.labels.tolist()
+    assert small.passes.tolist() == large.passes.tolist()
+    torch.testing.assert_close(small.log_scores, large.log_scores, atol=1e-4, rtol=0)
+
+
+def test_the_stakes_never_ruin_and_their_shares_are_all_there_is():
+    assert STAKES.max() < 1
+    assert SHARES.sum().item() == pytest.approx(1)
+    assert len(STAKES) == len(SHARES)
+
+
+def logits_of(rows: list[list[float]]) -> Callable[[Tensor], Tensor]:
+    """A network that says the same of every image with pixel i, in all passes."""
+    table = torch.tensor(rows, dtype=torch.float64)
+    return lambda images: table[images[:, 0, 0, 0].round().long()]
+
+
+def numbered(count: int) -> Tensor:
+    return torch.arange(count, dtype=torch.float32).view(-1, 1, 1, 1)
+
+
+def test_exact_ties_end_at_the_limit_with_a_margin_of_zero():
+    network = logits_of([[2.0, 2.0, -9.0], [20.0, 0.0, 0.0]])
+    decision = apac.Classifier(network, apac.Compose(), apac.Certified(limit=500)).decide(numbered(2))
+    assert decision.stopped == ("limit", "certified")
+    assert decision.labels.tolist() == [0, 0]
+    assert decision.runners_up.tolist() == [1, 1]
+    assert decision.passes.tolist() == [500, 32]
+    assert decision.margins.tolist() == [0.0, pytest.approx(20.0)]
+    assert decision.margin_errors.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("rule", [apac.Certified(), apac.FixedPasses(3)])
+def test_one_class_has_no_runner_up(rule):
+    decision = apac.Classifier(logits_of([[3.0], [-1.0]]), apac.Compose(), rule).decide(numbered(2))
+    assert decision.labels.tolist() == [0, 0]
+    assert decision.runners_up.tolist() == [-1, -1]
+    assert decision.margins.tolist() == [math.inf] * 2
+    assert decision.margin_errors.tolist() == [0.0] * 2
+    assert decision.passes.tolist() == [16 if rule == apac.Certified() else 3] * 2
+
+
+def test_two_classes_are_decided():
+    decision = apac.Classifier(logits_of([[0.0, 15.0], [15.0, 0.0]]), apac.Compose()).decide(numbered(2))
+    assert decision.labels.tolist() == [1, 0]
+    assert decision.runners_up.tolist() == [0, 1]
+    assert decision.stopped == ("certified",) * 2
+
+
+def test_the_identity_deformation_gives_the_plain_prediction(network, images):
+    classifier = apac.Classifier(network, apac.Compose(), apac.Certified(limit=64))
+    decision = classifier.decide(images)
+    assert torch.equal(decision.labels, classifier.plain(images).argmax(1))
+
+
+@pytest.mark.parametrize("rule", [apac.Certified(0.01, limit=100), apac.FixedPasses(40)], ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_an_image_with_nan_in_some_pass_is_stopped_and_named_and_the_others_go_on(rule, value, caplog):
+    calls = dict.fromkeys(range(4), 0)
+
+    def network(images: Tensor) -> Tensor:
+        logits = torch.zeros(len(images), 3, dtype=torch.float64)
+        for row, number in enumerate(images[:, 0, 0, 0].long().tolist()):
+            calls[number] += 1
+            logits[row, number % 3] = 1.0 if number != 1 else 0.1
+            if number == 2 and calls[number] >= (
+                23 if isinstance(rule, apac.FixedPasses) else 24
+            ):  # after a plain pass
+                logits[row, 1] = value
+        return logits
+
+    with caplog.at_level(logging.WARNING, "apac"):
+        decision = apac.Classifier(network, apac.Compose(), rule, device_batch=4).decide(numbered(4))
+    assert decision.stopped[2] == "nan"
+    assert decision.labels[2] == -1
+    assert decision.passes[2] == 16
+    assert decision.log_scores[2].isfinite().all()
+    assert decision.margins[2].isnan()
+    assert caplog.messages == [
+        "the network returned NaN or an infinite logit for image 2 in pass 22: not decided, the other images go on."
+    ]
+    others = [0, 1, 3]
+    assert decision.labels[others].tolist() == [0, 1, 0]
+    assert "nan" not in [decision.stopped[i] for i in others]
+    assert decision.passes[others].min() >= 40
+
+
+def test_an_image_with_nan_in_the_first_pass_has_no_scores():
+    network = logits_of([[0.0, 1.0], [0.0, math.nan]])
+    decision = apac.Classifier(network, apac.Compose(), apac.Certified(limit=16)).decide(numbered(2))
+    assert decision.stopped == ("limit", "nan")
+    assert decision.labels.tolist() == [1, -1]
+    assert decision.passes.tolist() == [16, 0]
+    assert decision.log_scores[1].isnan().all()
+
+
+def test_a_network_that_gives_nan_for_every_image_is_refused():
+    with pytest.raises(apac.InputError, match="NaN or an infinite logit for every image"):
+        apac.Classifier(logits_of([[0.0, math.nan]] * 3), apac.Compose(), apac.Certified()).decide(numbered(3))
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: apac.Certified(error=0), "error of a Certified must be a number above 0 and below 1, got 0"),
+        (lambda: apac.Certified(error=1), "above 0 and below 1, got 1"),
+        (lambda: apac.Certified(error=-0.1), "above 0 and below 1"),
+        (lambda: apac.Certified(error=math.nan), "above 0 and below 1"),
+        (lambda: apac.Certified(error="small"), "above 0 and below 1, got 'small'"),
+        (lambda: apac.Certified(limit=15), "limit of a Certified must be a whole number of at least 16, got 15"),
+        (lambda: apac.Certified(limit=100.0), "whole number of at least 16"),
+        (lambda: apac.Certified(clip=0), "clip of a Certified must be a number above 0"),
+        (lambda: apac.Certified(clip=math.inf), "clip of a Certified must be a number above 0"),
+    ],
+)
+def test_a_wrong_argument_is_refused_in_one_sentence(make, sentence):
+    with pytest.raises(apac.InputError, match=sentence):
+        make()
+
+
+def test_no_images_make_an_empty_decision(network):
+    decision = apac.Classifier(network, U).decide(torch.zeros(0, 1, 28, 28))
+    assert decision.labels.shape == decision.margins.shape == decision.clipped.shape == (0,)
+    assert decision.stopped == ()
