@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -14,6 +15,8 @@ from apac.bench.deforming import PRESETS
 from apac.bench.machine import matrix_product
 from apac.bench.race import Entry, race
 from apac.classify.classifier import Classifier
+from apac.classify.sequential import Certified
+from apac.classify.stopping import BATCH, FixedPasses
 from apac.deform.cpu import torch_path
 from apac.models import engine
 from apac.progress import Progress
@@ -24,7 +27,10 @@ IMAGES = 10_000
 FEW = 1_000  # for what is slow; it does as many passes a second
 PASSES = 4
 BATCHES = (100, 500)  # of the plain loops
-WHOLE, ALONE, PEAK = "apac, whole decision", "its network alone", "peak: matrix product"
+# None is certain so soon: what is measured are the rounds, with all images under way.
+CERTIFIED = Certified(error=1e-12, limit=2 * BATCH)
+WHOLE, CERTAIN, ALONE = "apac, whole decision", "apac, certified decision", "its network alone"
+PEAK = "peak: matrix product"
 
 
 def measure(rounds: int, progress: Progress) -> list[Entry]:
@@ -38,16 +44,20 @@ def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
     classifier = Classifier(network, u).prepared(images, 1_000)
     batches = images.split(classifier.device_batch)
 
+    few = images[:FEW]
+
     def whole() -> float:
-        classifier.score(images, 0, PASSES)
-        return PASSES * IMAGES
+        return int(replace(classifier, rule=FixedPasses(PASSES)).decide(images).passes.sum())
+
+    def certain() -> float:
+        return int(replace(classifier, rule=CERTIFIED).decide(few).passes.sum())
 
     def alone() -> float:
         with crew() as threads:
             list(threads.each(classifier.network, batches * PASSES))
         return PASSES * IMAGES
 
-    plain, few = peers.plain_network(name).eval(), images[:FEW]
+    plain = peers.plain_network(name).eval()
 
     def by_torch(part: Tensor) -> Tensor:
         return u.apply(part, u.sample(1, peers.SHAPES[preset], generator=generator(0, "bench", 0)))
@@ -56,7 +66,7 @@ def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
         with torch_path():
             return _loop(plain, by_torch, few, batch)
 
-    contestants: dict[str, Callable[[], float]] = {WHOLE: whole, ALONE: alone}
+    contestants: dict[str, Callable[[], float]] = {WHOLE: whole, CERTAIN: certain, ALONE: alone}
     for batch in BATCHES:
         named = f"batches of {batch}"
         contestants[f"plain loop, {named}"] = partial(eager, batch)

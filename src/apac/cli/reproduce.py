@@ -40,6 +40,7 @@ def reproduce(
             f"apac reproduce {recipe} --seed {seed} --resume --out {shlex.quote(str(out))}"
         ) from None
     print_table(table.error_against_m(result.deformed))
+    print_table(table.certainties(result.certified, result.deformed))
     print_table(table.summary(result.deformed, result.original, chosen.paper))
     print(table.changes(result.deformed))
     print(f"wrote {out / 'report.html'} (training {result.training:.0f} s, deciding {result.deciding:.0f} s)")

@@ -71,7 +71,8 @@ def certified(certainties: Sequence[Certainty], evaluation: Evaluation) -> bytes
     edges = [16 * 2 ** (k / 2) * 0.84 for k in range(math.ceil(2 * math.log2(max(passes) / 16)) + 2)]
     left.hist(passes, bins=edges, color=APAC)
     _passes_axis(left)
-    left.set(xlabel="passes of an image", ylabel="images", yscale="log")
+    left.set(xlabel="passes of an image", ylabel="images", yscale="log", ylim=(0.7, None))
+    left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     left.set_title(
         f"error {strictest.rule.error:g}: mean {strictest.mean:.0f}, median {strictest.median:.0f}", fontsize=9
     )
@@ -81,7 +82,12 @@ def certified(certainties: Sequence[Certainty], evaluation: Evaluation) -> bytes
     right.plot([c.mean for c in ordered], [100 * c.wrong for c in ordered], "D-", color=APAC, label="certified")
     for each in ordered:
         right.annotate(
-            f"{each.rule.error:g}", (each.mean, 100 * each.wrong), (3, 5), textcoords="offset points", fontsize=8
+            f"{each.rule.error:g}",
+            (each.mean, 100 * each.wrong),
+            (-3, 7),
+            textcoords="offset points",
+            fontsize=8,
+            rotation=60,
         )
     right.axhline(100 * evaluation.plain, color=PLAIN, linestyle=":", label="plain")
     _passes_axis(right)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from apac.classify.sequential import Certified
 from apac.deform.compose import Compose
 from apac.errors import InputError
 from apac.training.config import TrainConfig
@@ -38,13 +39,17 @@ PAPER_TABLE = {
 }
 
 
+CERTIFIED = tuple(Certified(error) for error in (0.1, 0.01, 0.001, 0.0001))
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """Two trainings that differ in the deformation alone, and the M to evaluate."""
+    """Two trainings that differ in the deformation alone, the M to evaluate, and the certified rules beside them."""
 
     name: str
     deformed: TrainConfig
     passes: tuple[int, ...]
+    certified: tuple[Certified, ...] = CERTIFIED
 
     @property
     def original(self) -> TrainConfig:

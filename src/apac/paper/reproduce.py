@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from apac import data, run_folder
+from apac.certainty import Certainty, certify
 from apac.classify.stopping import FixedPasses
 from apac.data.base import Dataset
 from apac.errors import InputError
@@ -30,6 +31,7 @@ class Result:
     original_run: Run
     deformed: Evaluation
     original: Evaluation  # plain only: without deformation there is nothing to average
+    certified: tuple[Certainty, ...]
     training: float  # seconds, of both runs
     deciding: float  # seconds
 
@@ -49,11 +51,17 @@ def reproduce(
     began = time.monotonic()
     seed, labels = recipe.deformed.seed, dataset.test_labels
     images = run.normalise(dataset.test_images)
-    deformed = evaluate(run.classifier(seed=seed), images, labels, recipe.passes, progress=progress)
+    kept = run_folder.scores_of(out / "runs" / "deformed")
+    deformed = evaluate(run.classifier(seed=seed), images, labels, recipe.passes, keep=kept, progress=progress)
+    ready = run.classifier(seed=seed).prepared(images, 64)
+    certified = tuple(
+        certify(replace(ready, rule=rule), images, labels, progress=named(f"certified, error {rule.error:g}"))
+        for rule in recipe.certified
+    )
     original = evaluate(original_run.classifier(), original_run.normalise(dataset.test_images), labels, ())
     deciding = time.monotonic() - began
     training = run.history[-1].seconds + original_run.history[-1].seconds
-    result = Result(recipe, dataset, run, original_run, deformed, original, training, deciding)
+    result = Result(recipe, dataset, run, original_run, deformed, original, certified, training, deciding)
     _write(result, out)
     return result
 
@@ -115,6 +123,13 @@ def _draw(result: Result) -> dict[str, tuple[bytes, str, str]]:
         "Error against M",
         f"The more passes, the better the expected loss of each class is known. {table.changes(deformed)}",
     )
+    found["certified"] = (
+        figures.certified(result.certified, deformed),
+        "Stopping when certain",
+        "Left, how many passes an image takes until its decision is certain. Right, the test error over the mean "
+        "number of passes, for the same number for every image and for the certified rule with the allowed error "
+        "beside each point.",
+    )
     # one image of each of the first eight classes
     originals = pixels[[int((labels == c).nonzero()[0]) for c in range(min(8, len(classes)))]]
     found["deformed-samples"] = (
@@ -148,6 +163,7 @@ def _form(result: Result) -> dict[str, Any]:
         "versions": result.run.versions,
         "paper_percent": {"apac": recipe.paper.apac, "plain": recipe.paper.plain, "original": recipe.paper.original},
         "deformed": {"config": result.run.config.to_json(), "evaluation": deformed.to_json()},
+        "certified": [certainty.to_json() for certainty in result.certified],
         "original": {"config": result.original_run.config.to_json(), "evaluation": result.original.to_json()},
     }
 
@@ -165,6 +181,7 @@ def _html(result: Result, pictures: dict[str, tuple[bytes, str, str]]) -> str:
         ),
         *(report.Section(title, picture=picture, caption=caption) for picture, title, caption in pictures.values()),
         report.Section("All M", table=table.error_against_m(result.deformed)),
+        report.Section("Certified", table=table.certainties(result.certified, result.deformed)),
         report.Section(
             "How it was made",
             facts={

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from apac.certainty import Agreement, Certainty
+from apac.classify.decision import rank
 from apac.evaluate import Evaluation
 from apac.paper.recipes import PaperRow
 
@@ -76,6 +78,28 @@ def certainty(certainty: Certainty, plain: float) -> Table:
         rows.append(("not decided: NaN", _share(certainty.failed, certainty)))
     title = f"{certainty.images:,} test images, each certified with an error of at most {certainty.rule.error:g}"
     return Table(title, ("", ""), tuple(rows))
+
+
+def certainties(certainties: Sequence[Certainty], evaluation: Evaluation) -> Table:
+    """The certified rule with several errors, beside the most passes that were evaluated."""
+    assert evaluation.scores is not None
+    fixed = rank(evaluation.scores.log_mean)[:, 0]
+    rows = [
+        (
+            f"{each.rule.error:g}",
+            f"{each.mean:,.1f}",
+            f"{each.median:,.0f}",
+            f"{each.percentile99:,.0f}",
+            f"{round(each.at_limit * each.images):,}",
+            f"{int((each.decision.labels != fixed).sum()):,}",
+            percent(each.wrong),
+        )
+        for each in sorted(certainties, key=lambda each: -each.rule.error)
+    ]
+    largest = evaluation.rows[-1].passes
+    columns = ("error allowed", "mean passes", "median", "99th percentile", "uncertain", "differ", "test error")
+    title = f"Certified decisions of {evaluation.images:,} images; how many differ from those of {largest:,} passes"
+    return Table(title, columns, tuple(rows))
 
 
 def _share(images: int, certainty: Certainty) -> str:
