@@ -137,6 +137,43 @@ def test_decisions_are_those_of_the_rule_read_plainly(network, images, rule, u, 
         assert decision.clipped.sum() == 0
 
 
+def test_classes_that_fall_behind_and_catch_up_and_passes_beyond_the_clip_are_judged_as_the_rule_says(random):
+    """Values that wander and leap: classes are eliminated, come back to no avail, and go beyond the clip when dead."""
+    passes, count, classes = 320, 300, 4
+    rule = apac.Certified(error=0.2, limit=passes, clip=6.0)
+    drift = torch.randn(passes // 40, count, classes, generator=random, dtype=torch.float64).repeat_interleave(40, 0)
+    values = 2 * drift + torch.randn(passes, count, classes, generator=random, dtype=torch.float64)
+    values += 40 * (torch.rand(passes, count, classes, generator=random) < 0.01)
+    plain = torch.randn(count, classes, generator=random, dtype=torch.float64)
+
+    bets = rule.begin(count, lambda: plain, "product")
+    found: dict[int, tuple[int, str, int, int]] = {}
+    for m in range(16, passes + 1, 16):
+        leaders = values[:m].mean(0).argmax(1)
+        bets = bets.look(values[m - 16 : m], leaders)
+        for i in range(count):
+            why = "certified" if bets.certain[i] else "limit" if bets.hopeless[i] or m == passes else ""
+            if why and i not in found:
+                found[i] = (m, why, int(leaders[i]), int(bets.clipped[i]))
+    expected = [oracle(values[:, i].numpy(), plain[i].numpy(), rule, rule.clip) for i in range(count)]
+    assert [found[i] for i in range(count)] == expected
+    early = [why for m, why, _, _ in expected if m < passes]
+    assert {"certified", "limit"} == set(early)  # all classes of some image were eliminated
+    assert sum(clipped > 0 for _, _, _, clipped in expected) > 30
+
+
+@pytest.mark.parametrize("lead", [4.0, 12.0, 29.0])
+@pytest.mark.parametrize("error", [0.05, 1e-4])
+def test_a_constant_lead_is_certain_when_the_bets_say_so_in_closed_form(lead, error):
+    def wealth(passes):
+        return sum((1 / 2 if g == 0 else 1 / 18) * (1 + 0.95 / 30 * 2.0**-g * lead) ** passes for g in range(10))
+
+    expected = next(n for n in range(16, 2000, 16) if wealth(n) >= 1 / error)
+    network = logits_of([[lead, 0.0]])
+    decision = apac.Classifier(network, apac.Compose(), apac.Certified(error)).decide(numbered(1))
+    assert decision.passes.tolist() == [expected]
+
+
 @pytest.mark.parametrize("combine", ["product", "sum"])
 @pytest.mark.parametrize("u", [U, PER_CLASS], ids=["class-indistinctive", "class-distinctive"])
 def test_a_certified_decision_is_a_prefix_of_the_fixed_one_with_the_same_seed(network, images, u, combine):
@@ -197,6 +234,9 @@ def test_decided_images_get_no_more_passes(images):
     needed = int(decision.passes.sum()) + 64  # and the plain passes
     assert needed <= sum(seen) <= 1.1 * needed
     assert np.mean(seen) > 0.9 * 64  # and the network's batches are full
+    seen.clear()
+    apac.Classifier(network, apac.Compose(), apac.Certified(1e-4), device_batch=64).decide(given[:1])
+    assert sum(seen) == 1 + 32
 
 
 def test_sets_larger_than_go_together_come_back_in_order(network, digits):
