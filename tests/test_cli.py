@@ -10,16 +10,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 import apac
 from apac import cli, data
+from apac.data.base import Dataset
 
 SHORT = ["--epochs", "1", "--batch", "400"]
 
@@ -100,6 +103,155 @@ def test_evaluate_prints_the_table_and_writes_json_and_csv(run):
     assert f"corrected {len(form['corrected'])} and spoiled {len(form['spoiled'])}" in result.stdout
 
 
+def test_a_second_evaluation_makes_no_passes_again(run, monkeypatch):
+    first = call("evaluate", run, "--passes", "1,4")
+    form, files = (run / "evaluation.json").read_text(), {path: path.stat().st_mtime_ns for path in scores(run)}
+    assert {path.name.partition("-")[2] for path in files} >= {"1.safetensors", "4.safetensors"}
+
+    def never(*arguments: object, **options: object) -> None:
+        raise AssertionError("these passes were made before")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(apac.Classifier, "score", never)
+        second = call("evaluate", run, "--passes", "1,4")
+        assert second.exit_code == 0, second.output
+        assert call("evaluate", run, "--passes", "4").exit_code == 0
+    assert second.stdout == first.stdout
+    assert "deciding" not in second.stderr
+    assert {path: path.stat().st_mtime_ns for path in scores(run)} == files
+    assert call("evaluate", run, "--passes", "1,4").exit_code == 0
+    assert (run / "evaluation.json").read_text() == form
+
+
+def test_another_seed_is_another_evaluation(run, few):
+    results = [call("evaluate", run, "--passes", "2", "--seed", seed) for seed in (5, 6)]
+    assert all("deciding: 100 %" in result.stderr for result in results)
+    assert json.loads((run / "evaluation.json").read_text())["seed"] == 6
+
+
+def scores(run: Path) -> list[Path]:
+    return sorted((run / "scores").iterdir())
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    """A fifth of the test images."""
+    whole = data.load("mnist-5k")
+    part = replace(whole, test_images=whole.test_images[:200], test_labels=whole.test_labels[:200])
+    monkeypatch.setattr(data, "load", lambda name, progress: part)
+    return part
+
+
+def row(stdout: str, name: str) -> str:
+    """What a printed table says of something."""
+    return re.search(rf"{re.escape(name)}\s*│\s*(.*?)\s*│", stdout).group(1)
+
+
+def test_evaluate_says_how_many_passes_certainty_takes_and_writes_them(run, few):
+    result = call("evaluate", run, "--rule", "certified", "--error", 0.1, "--limit", 64, "--against", 64, "--seed", 2)
+    assert result.exit_code == 0, result.output
+    truth = few.test_labels.numpy()
+    lines = list(csv.DictReader((run / "certified.csv").read_text().splitlines()))
+    passes, labels = (np.array([int(line[name]) for line in lines]) for name in ("passes", "label"))
+    stopped = np.array([line["stopped"] for line in lines])
+    assert [int(line["truth"]) for line in lines] == truth.tolist()
+    assert set(stopped) == {"certified", "limit"}
+    assert passes.max() == 64  # as --limit says
+    assert (passes[stopped == "limit"] == 64).all()
+
+    form = json.loads((run / "certified.json").read_text())
+    assert form["rule"] == {"kind": "Certified", "error": 0.1, "limit": 64, "clip": 30.0}
+    assert (form["images"], form["seed"], form["failed"]) == (200, 2, 0)
+    assert form["mean"] == pytest.approx(passes.mean())
+    assert form["median"] == pytest.approx(np.median(passes))
+    assert form["percentile99"] == pytest.approx(np.percentile(passes, 99))
+    assert form["at_limit"] == pytest.approx((stopped == "limit").mean())
+    assert form["wrong"] == pytest.approx((labels != truth).mean())
+    loaded = apac.load(run)
+    with torch.no_grad():
+        plain = loaded.network(loaded.normalise(few.test_images)).argmax(1).numpy()
+    assert form["plain"] == pytest.approx((plain != truth).mean())
+
+    assert row(result.stdout, "passes, mean") == f"{passes.mean():.1f}"
+    assert row(result.stdout, "passes, median") == f"{np.median(passes):.0f}"
+    assert row(result.stdout, "passes, 99th percentile") == f"{np.percentile(passes, 99):.0f}"
+    uncertain = (stopped == "limit").sum()
+    assert row(result.stdout, "not certain after 64") == f"{uncertain} of 200 ({100 * uncertain / 200:.2f} %)"
+    assert row(result.stdout, "test error, plain") == f"{100 * form['plain']:.2f} %"
+    assert row(result.stdout, "test error, certified") == f"{100 * form['wrong']:.2f} %"
+    assert "error at most 0.1" in result.stdout
+    for name in ("certified.json", "certified.csv", "passes.png"):
+        assert name in result.stdout.replace("\n", "").rpartition("wrote")[2]
+    with Image.open(run / "passes.png") as picture:
+        assert picture.format == "PNG"
+        assert np.asarray(picture.convert("L")).std() > 5
+
+    # The images of each kind that 64 passes decide otherwise, from the sums of those passes.
+    (kept,) = (run / "scores").glob("*-64.safetensors")
+    fixed = load_file(kept)["log_sum"].argmax(1).numpy()
+    others = [np.flatnonzero((stopped == why) & (labels != fixed)).tolist() for why in ("certified", "limit")]
+    against = form["against"]
+    assert against["passes"] == 64
+    assert against["certified"] == (stopped == "certified").sum()
+    assert [difference["image"] for difference in against["differ"]] == others[0]
+    assert against["differ_at_limit"] == others[1] == []  # they have had the same 64 passes
+    assert against["wrong"] == pytest.approx((fixed != truth).mean())
+    assert f"Of {against['certified']} certified decisions {len(others[0])} differ" in result.stdout
+    assert f"have {100 * against['wrong']:.2f} % error" in result.stdout
+    assert "deciding by 64 passes: 100 %" in result.stderr
+
+
+def test_without_against_nothing_is_compared(run, few):
+    result = call("evaluate", run, "--rule", "certified", "--limit", 16)
+    assert result.exit_code == 0, result.output
+    form = json.loads((run / "certified.json").read_text())
+    assert "against" not in form
+    assert form["rule"] == {"kind": "Certified", "error": 1e-4, "limit": 16, "clip": 30.0}
+    assert form["mean"] == 16
+    assert "differ" not in result.stdout
+
+
+def test_classify_goes_on_until_it_is_certain_unless_told_otherwise(run, digit):
+    path, label = digit
+    result = call("classify", run, path)
+    assert result.exit_code == 0, result.output
+    said = re.search(rf": {label}  \(certain after (\d+) passes; ahead of \d by \d+\.\d{{3}} ± ", result.stdout)
+    assert int(said.group(1)) % 16 == 0
+    bolder = re.search(r"certain after (\d+) passes", call("classify", run, path, "--error", 0.3).stdout)
+    assert int(bolder.group(1)) < int(said.group(1))
+    assert re.search(rf": {label}  \(after 7 passes; ahead of ", call("classify", run, path, "--passes", 7).stdout)
+
+
+def test_classify_says_so_where_it_is_not_certain(run, tmp_path):
+    cross = np.full((60, 60), 255, dtype=np.uint8)  # no digit at all
+    cross[27:33, 10:50] = cross[10:50, 27:33] = 0
+    Image.fromarray(cross).save(tmp_path / "cross.png")
+    result = call("classify", run, tmp_path / "cross.png", "--limit", 16)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"cross.png: \d  \(not certain after 16 passes; ahead of \d by ", result.stdout)
+
+
+def test_classify_tells_machines_why_it_stopped_and_how_far_the_label_is_ahead(run, digit):
+    path, label = digit
+    runs = {
+        "certified": call("classify", run, path, "--json"),
+        "limit": call("classify", run, path, "--limit", 16, "--json"),
+        "fixed": call("classify", run, path, "--passes", 7, "--json"),
+    }
+    for why, result in runs.items():
+        assert result.exit_code == 0, result.output
+        (answer,) = json.loads(result.stdout)
+        assert answer["stopped"] == why
+        assert answer["label"] == label
+        assert answer["clipped"] == 0
+        best, second = sorted(answer["log_scores"], key=answer["log_scores"].get, reverse=True)[:2]
+        assert (answer["label"], answer["runner_up"]) == (best, second)
+        assert answer["margin"] == pytest.approx(answer["log_scores"][best] - answer["log_scores"][second])
+        assert answer["margin_error"] > 0
+    assert json.loads(runs["fixed"].stdout)[0]["passes"] == 7
+    assert json.loads(runs["limit"].stdout)[0]["passes"] == 16
+
+
 def test_classify_reads_a_persons_image_and_says_what_it_did(run, digit):
     path, label = digit
     result = call("classify", run, path, "--passes", 32)
@@ -149,13 +301,12 @@ def test_classify_decides_the_good_images_and_names_the_bad_one(run, digit, tmp_
     assert re.fullmatch(r"apac: .*empty.png is empty.*", result.stderr.splitlines()[0])
 
 
-def test_reproduce_writes_a_report_that_stands_alone(tmp_path, monkeypatch):
-    from dataclasses import replace
-
+def test_reproduce_writes_a_report_that_stands_alone(tmp_path, monkeypatch, few):
     from apac.paper import recipes
 
     recipe = recipes.RECIPES["mnist-5k-mlp"]
-    short = replace(recipe, deformed=replace(recipe.deformed, epochs=1, batch=400), passes=(1, 4))
+    rules = tuple(apac.Certified(error, limit=32) for error in (0.3, 0.1))
+    short = replace(recipe, deformed=replace(recipe.deformed, epochs=1, batch=400), passes=(1, 4), certified=rules)
     monkeypatch.setitem(recipes.RECIPES, "mnist-5k-mlp", short)
     out = tmp_path / "report"
     result = call("reproduce", "mnist-5k-mlp", "--out", out)
@@ -167,7 +318,11 @@ def test_reproduce_writes_a_report_that_stands_alone(tmp_path, monkeypatch):
         assert f"{100 * form[name]['evaluation']['plain']:.2f} %" in page
         assert f"{100 * form[name]['evaluation']['plain']:.2f} %" in result.stdout
     assert form["original"]["config"]["deformation"] == {"kind": "Compose", "parts": []}
-    for name in ("error-against-m", "deformed-samples", "misclassified", "first-layer-weights"):
+    assert [each["rule"]["error"] for each in form["certified"]] == [0.3, 0.1]
+    for each in form["certified"]:
+        assert f"<td>{each['mean']:.1f}</td>" in page
+        assert f"{100 * each['wrong']:.2f} %" in result.stdout
+    for name in ("error-against-m", "certified", "deformed-samples", "misclassified", "first-layer-weights"):
         with Image.open(out / f"{name}.png") as picture:
             assert np.asarray(picture.convert("L")).std() > 5
     assert page.count("data:image/png") == len(list(out.glob("*.png")))
@@ -237,7 +392,20 @@ def test_a_bad_image_is_refused_in_one_sentence(run, tmp_path, make, sentence):
         (["evaluate", "OUT"], "holds no run"),
         (["evaluate", "RUN", "--passes", "0,4"], "must be a whole number of at least 1, got 0"),
         (["evaluate", "RUN", "--passes", "four"], "whole numbers separated by commas"),
+        (["evaluate", "RUN", "--rule", "often"], "--rule is fixed or certified, got 'often'"),
+        (["evaluate", "RUN", "--rule", "certified", "--error", 2], "must be a number above 0 and below 1, got 2"),
+        (["evaluate", "RUN", "--rule", "certified", "--limit", 4], "must be a whole number of at least 16, got 4"),
+        (["evaluate", "RUN", "--rule", "certified", "--against", 0], "must be a whole number of at least 1, got 0"),
+        (["evaluate", "RUN", "--rule", "certified", "--passes", 4], "--passes goes with --rule fixed"),
+        (["evaluate", "RUN", "--error", 0.1], "--error goes with --rule certified"),
+        (["evaluate", "RUN", "--limit", 64], "--limit goes with --rule certified"),
+        (["evaluate", "RUN", "--passes", 4, "--against", 64], "--against goes with --rule certified"),
+        (["evaluate", "OUT", "--rule", "certified"], "holds no run"),
         (["classify", "OUT", "x.png"], "holds no run"),
+        (["classify", "RUN", "x.png", "--passes", 7, "--error", 0.1], "--passes asks for a fixed number of passes"),
+        (["classify", "RUN", "x.png", "--passes", 7, "--limit", 64], "choose one"),
+        (["classify", "RUN", "x.png", "--error", 0], "must be a number above 0 and below 1, got 0"),
+        (["classify", "RUN", "x.png", "--limit", 4], "must be a whole number of at least 16, got 4"),
         (["classify", "RUN", "x.png", "--passes", 0], "must be a whole number of at least 1, got 0"),
         (["reproduce", "imagenet", "--out", "OUT"], "there is no recipe 'imagenet'; choose one of mnist-5k-cnn"),
         (["data", "fetch", "svhn"], "no data set 'svhn'"),

@@ -15,7 +15,7 @@ import apac
 from apac.data.base import Dataset
 from apac.data.normalise import Scaling
 from apac.randomness import generator
-from apac.run_folder import read_config
+from apac.run_folder import read_config, scores_of
 from apac.training import checkpoint, loop
 
 CONFIG = apac.TrainConfig("mnist-5k", "cnn", epochs=1, batch=400, seed=1)
@@ -103,6 +103,20 @@ def test_a_folder_that_holds_a_run_is_refused_resumed_or_overwritten(copy):
         apac.train(replace(CONFIG, seed=9), copy, resume=True)
     apac.train(replace(CONFIG, seed=9), copy, overwrite=True)
     assert read_config(copy).seed == 9
+
+
+def test_training_again_removes_the_scores_of_the_run_before_and_resuming_keeps_them(copy, monkeypatch):
+    kept = scores_of(copy) / "0123456789abcdef-64.safetensors"
+    kept.parent.mkdir()
+    kept.write_bytes(b"of the network that was there")
+    apac.train(CONFIG, copy, resume=True)
+    assert kept.exists()
+    monkeypatch.setattr(
+        loop, "advance", lambda state, *_, **__: state.history.append(loop.Epoch(1, 0.1, 1.0, None, 0.0))
+    )
+    apac.train(CONFIG, copy, overwrite=True)
+    assert not scores_of(copy).exists()
+    assert apac.load(copy).history[0].loss == 1.0
 
 
 @pytest.mark.parametrize("failure", ["no data", "diverges"])

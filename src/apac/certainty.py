@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from apac.classify.decision import Decision, rank
 from apac.classify.scores import Scores
 from apac.classify.sequential import Certified
 from apac.errors import InputError
-from apac.evaluate import check_labels
+from apac.evaluate import check_classes, check_labels
 from apac.progress import Progress, silent
 
 
@@ -51,7 +52,7 @@ class Difference:
     fixed: int
     passes: int
     margin: float
-    margin_error: float
+    margin_error: float | None  # None where it is not known
     fixed_margin: float
 
 
@@ -78,6 +79,7 @@ def certify(classifier: Classifier, images: Tensor, labels: Tensor, *, progress:
     began = time.monotonic()
     decision = classifier.decide(images, progress=progress)
     seconds = time.monotonic() - began
+    check_classes(labels, decision.log_scores.shape[1])
     passes = decision.passes.double()
     certified = _stopped(decision, "certified")
     return Certainty(
@@ -104,6 +106,7 @@ def compare(decision: Decision, scores: Scores, labels: Tensor, seconds: float) 
     differ = []
     for i in certified:
         label, other = int(decision.labels[i]), int(fixed[i])
+        error = float(decision.margin_errors[i])
         if label != other:
             differ.append(
                 Difference(
@@ -112,7 +115,7 @@ def compare(decision: Decision, scores: Scores, labels: Tensor, seconds: float) 
                     fixed=other,
                     passes=int(decision.passes[i]),
                     margin=float(decision.margins[i]),
-                    margin_error=float(decision.margin_errors[i]),
+                    margin_error=error if math.isfinite(error) else None,
                     fixed_margin=float(ranking[i, other] - ranking[i, label]),
                 )
             )

@@ -72,19 +72,14 @@ def evaluate(
 ) -> Evaluation:
     """Decide normalised images (N, C, H, W) with labels (N,) by the plain prediction and by APAC at each of `passes`.
 
-    The classifier's own rule is not used: its passes are summed once, up to the largest M. With a
-    folder `keep` the sums
-    are kept there, and passes that are found there are not made again.
+    The classifier's own rule is not used: its passes are summed once, up to the largest M. With a folder `keep` the
+    sums are kept there, and passes that are found there are not made again.
     """
     check_labels(images, labels)
     marks = sorted({FixedPasses(m).passes for m in passes})
     plain = classifier.plain(images)
     classes = plain.shape[1]
-    if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise InputError(
-            f"labels must be between 0 and {classes - 1}, the network's {classes} classes, "
-            f"got {int(labels.min())} to {int(labels.max())}."
-        )
+    check_classes(labels, classes)
     scores: Scores | None = None
     rows = []
     summing = Summing(classifier, images, max(marks, default=0), keep)
@@ -121,6 +116,14 @@ def mcnemar(corrected: int, spoiled: int) -> float:
     changed = corrected + spoiled
     tail = sum(math.comb(changed, k) for k in range(min(corrected, spoiled) + 1))
     return min(1.0, 2 * tail / (1 << changed))
+
+
+def check_classes(labels: Tensor, classes: int) -> None:
+    if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise InputError(
+            f"labels must be between 0 and {classes - 1}, the network's {classes} classes, "
+            f"got {int(labels.min())} to {int(labels.max())}."
+        )
 
 
 def check_labels(images: Tensor, labels: Tensor) -> None:

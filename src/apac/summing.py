@@ -9,6 +9,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from apac.classify.classifier import Classifier
@@ -24,8 +25,8 @@ SUMS = ("log_sum", "log_squares", "probability_sum", "probability_squares")
 class Summing:
     """The scores of images for growing numbers of passes, up to `most`.
 
-    With a folder they are kept there: a file for each number that was asked for, and one for the sum under way. A file
-    is named after all that it depends on, so that no network finds another's scores.
+    With a folder they are kept there: a file for each number that was asked for, and one while it is summed. A file is
+    named after all that it depends on, so that no network finds another's scores.
     """
 
     def __init__(self, classifier: Classifier, images: Tensor, most: int, folder: Path | None = None) -> None:
@@ -39,7 +40,7 @@ class Summing:
         """The scores of passes 0 … passes − 1, of which only those are made that are not known; `passes` may not
         shrink from call to call."""
         self._recall(passes)
-        step = passes if self.folder is None else max(1, SAVED_EVERY // len(self.images))
+        step = passes if self.folder is None else max(1, SAVED_EVERY // max(1, len(self.images)))
         for start in range(self._done, passes, step):
             stop = min(start + step, passes)
             began = time.monotonic()
@@ -47,8 +48,9 @@ class Summing:
             further = self.ready.score(self.images, start, stop, progress=_from(start, self.most, progress))
             self.scores = further if self.scores is None else self.scores.merge(further)
             self.seconds += time.monotonic() - began
-            if self.folder is not None:
-                self._keep(str(passes) if stop == passes else "under-way")
+            self._keep(passes)
+        if self.folder is not None and not self._file(passes).exists():  # the sum was found under way, just so far
+            self._keep(passes)
         assert self.scores is not None
         assert self.scores.passes == passes
         return self.scores
@@ -68,15 +70,21 @@ class Summing:
                     self.scores = Scores(int(notes["passes"]), *(tensors[name] for name in SUMS))
                     self.seconds = float(notes["seconds"])
 
-    def _keep(self, name: str) -> None:
-        assert self.folder is not None
-        assert self.scores is not None
+    def _keep(self, passes: int) -> None:
+        """Write the scores, which are those of so many passes or on the way there."""
+        if self.folder is None or self.scores is None:
+            return
+        whole = self._file(passes)
+        under_way = whole.with_suffix(".under-way.safetensors")
+        path = whole if self.scores.passes == passes else under_way
         notes = {"passes": str(self.scores.passes), "seconds": str(self.seconds)}
-        under_way = self.folder / f"{self.key}-under-way.safetensors"
-        path = self.folder / f"{self.key}-{name}.safetensors"
-        write_tensors(path, {each: getattr(self.scores, each) for each in SUMS}, notes)
-        if path != under_way:
+        write_tensors(path, {name: getattr(self.scores, name) for name in SUMS}, notes)
+        if path == whole:
             under_way.unlink(missing_ok=True)
+
+    def _file(self, passes: int) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{self.key}-{passes}.safetensors"
 
 
 def _key(classifier: Classifier, images: Tensor) -> str:
@@ -84,10 +92,10 @@ def _key(classifier: Classifier, images: Tensor) -> str:
     network = classifier.network
     if not isinstance(network, nn.Module):
         raise InputError("scores can be kept only for a network that is a module, whose weights tell it from others.")
-    about = (version("augmented-pattern-classification"), classifier.deformation, classifier.seed)
+    about = (version("augmented-pattern-classification"), network, classifier.deformation, classifier.seed)
     digest = hashlib.blake2b(repr((*about, classifier.independent, images.shape)).encode(), digest_size=8)
     for tensor in (*network.state_dict().values(), images):
-        digest.update(tensor.detach().cpu().contiguous().numpy().data)
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

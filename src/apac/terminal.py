@@ -129,7 +129,7 @@ def print_answer(answer: dict[str, Any]) -> None:
 
 
 def _sentence(answer: dict[str, Any]) -> str:
-    passes = f"{answer['passes']:,} passes"
+    passes = f"{answer['passes']:,} pass{'' if answer['passes'] == 1 else 'es'}"
     if answer["stopped"] == "nan":
         return f"not decided: after {passes} the network returned NaN or an infinite logit"
     ways = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from dataclasses import fields
+import math
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,12 @@ from PIL import Image
 
 import apac
 from apac import models
+from apac.certainty import Agreement, Certainty, Difference
+from apac.classify.scores import Scores
 from apac.evaluate import Evaluation, Row, evaluate
 from apac.paper import figures, recipes, report, table
 from apac.randomness import generator
+from decisions import made
 
 
 def evaluation(plain: float, *rows: Row) -> Evaluation:
@@ -80,3 +84,166 @@ def test_figures_are_drawn_for_grey_and_colour_images_with_and_without_errors(sh
 def test_a_convolutional_network_has_no_weight_maps_to_draw():
     network = models.build("mnist-cnn", generator=generator(0, "test", 0))
     assert figures.first_layer_weights([("cnn", network)], (1, 28, 28)) is None
+
+
+def certainty(decision: apac.Decision, error: float = 1e-4, **others: float) -> Certainty:
+    passes, stopped = decision.passes.double().numpy(), np.array(decision.stopped)
+    known = Certainty(
+        images=len(passes),
+        seed=0,
+        rule=apac.Certified(error),
+        wrong=0.02,
+        mean=passes.mean(),
+        median=np.median(passes),
+        percentile99=np.percentile(passes, 99),
+        at_limit=(stopped == "limit").mean(),
+        clipped=0,
+        failed=int((stopped == "nan").sum()),
+        seconds=2.0,
+        decision=decision,
+    )
+    return replace(known, **others)
+
+
+FAILED = {"labels": [0, -1, 1], "margins": [2.0, math.nan, 0.5]}
+DECISIONS = {
+    "passes of every number": made(
+        ["certified"] * 3 + ["limit"], margins=[9.0, 2.0, 0.3, 0.01], passes=[16, 48, 1040, 16384], labels=[0, 1, 0, 0]
+    ),
+    "the same passes": made(["certified"] * 4, margins=[1.0, 2.0, 3.0, 4.0]),
+    "the fewest passes": made(["certified"] * 2, passes=16),
+    "all at the limit": made(["limit"] * 3, passes=[40, 40, 40], margins=[0.1, 0.2, 0.0]),
+    "one not decided": made(["certified", "nan", "limit"], passes=[32, 0, 64], **FAILED),
+    "one image": made(["certified"]),
+    "a margin of zero": made(["certified", "limit"], margins=[1.0, 0.0]),
+    "margins of zero alone": made(["limit"] * 2, margins=0.0),
+    "an infinite margin": made(["certified"] * 2, margins=[math.inf, 1.0]),
+    "infinite margins alone": made(["certified"] * 2, margins=math.inf),
+}
+
+
+def assert_drawn(picture: bytes) -> None:
+    with Image.open(io.BytesIO(picture)) as image:
+        assert image.format == "PNG"
+        assert min(image.size) > 50
+        assert np.asarray(image.convert("L")).std() > 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    DECISIONS,
+)
+def test_passes_are_drawn_over_any_margins(name):
+    decision = DECISIONS[name]
+    assert_drawn(figures.passes_against_margin(decision, torch.zeros(len(decision.stopped), dtype=torch.long)))
+
+
+@pytest.mark.parametrize("name", [name for name in DECISIONS if "margin" not in name])
+def test_certainty_is_drawn_beside_fixed_numbers_for_any_passes(name):
+    result = certainty(DECISIONS[name], wrong=0.0)
+    assert_drawn(figures.certified([result], evaluation(0.0, Row(1, 0.0, 0.0, 0.0))))
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures as they are, not as PNG."""
+    monkeypatch.setattr(figures, "_png", lambda figure: figure)
+
+
+def legend(figure) -> dict[str, int]:
+    texts = (text.get_text().rpartition(": ") for text in figure.axes[0].get_legend().get_texts())
+    return {text: int(count) for text, _, count in texts}
+
+
+def test_the_legend_counts_the_certified_the_wrong_and_the_uncertain(drawn):
+    decision = made(["certified"] * 4 + ["limit"] * 2, labels=[0, 0, 0, 1, 1, 0], passes=[32] * 4 + [64] * 2)
+    assert legend(figures.passes_against_margin(decision, torch.zeros(6, dtype=torch.long))) == {
+        "certified, and the true class": 3,
+        "certified, and not the true class": 1,
+        "not certain at the limit": 2,
+    }
+
+
+def test_an_image_that_was_not_decided_is_not_called_certified(drawn):
+    found = legend(figures.passes_against_margin(DECISIONS["one not decided"], torch.zeros(3, dtype=torch.long)))
+    assert sum(count for text, count in found.items() if text.startswith("certified")) == 1
+
+
+@pytest.mark.parametrize(("combine", "what"), [("product", "log-probability"), ("sum", "probability")])
+def test_the_axis_names_what_ranks_the_classes(drawn, combine, what):
+    figure = figures.passes_against_margin(made(["certified"], combine=combine), torch.tensor([0]))
+    assert figure.axes[0].get_xlabel() == f"margin: mean {what} of the label less that of the second class"
+
+
+def test_every_image_is_in_one_bar_of_the_strictest_rule(drawn):
+    passes = [16, 16, 32, 48, 80, 1040, 1040, 9999, 16384]
+    strict = certainty(made(["certified"] * 8 + ["limit"], passes=passes), error=0.001, wrong=0.01)
+    loose = certainty(made(["certified"] * 9, passes=16), error=0.1, wrong=0.03)
+    figure = figures.certified([loose, strict], evaluation(0.05, Row(1, 0.2, 0.2, 0.1), Row(64, 0.02, 0.02, 0.01)))
+    left, right = figure.axes
+    bars = [(bar.get_x(), bar.get_x() + bar.get_width(), bar.get_height()) for bar in left.patches]
+    assert [height for _, _, height in bars] == [sum(low <= p < high for p in passes) for low, high, _ in bars]
+    assert sum(height for _, _, height in bars) == len(passes)
+    assert left.get_title() == f"error 0.001: mean {np.mean(passes):.0f}, median 80"
+    lines = {line.get_label(): line.get_xydata().tolist() for line in right.get_lines()}
+    assert lines["fixed M"] == [[1.0, 20.0], [64.0, 2.0]]
+    assert lines["certified"] == [[16.0, 3.0], [pytest.approx(np.mean(passes)), 1.0]]
+    assert [text.get_text() for text in right.texts] == ["0.1", "0.001"]
+
+
+def test_the_table_of_a_certainty_holds_its_numbers():
+    decision = made(["certified"] * 3 + ["limit"], passes=[32, 48, 64, 2048])
+    numbers = {"images": 4000, "mean": 1234.56, "median": 48.0, "percentile99": 16384.0, "at_limit": 0.0125}
+    shown = table.certainty(certainty(decision, error=0.001, wrong=0.0315, clipped=6, **numbers), plain=0.0425)
+    assert shown.title == "4,000 test images, error at most 0.001"
+    assert dict(shown.rows) == {
+        "test error, plain": "4.25 %",
+        "test error, certified": "3.15 %",
+        "passes, mean": "1,234.6",
+        "passes, median": "48",
+        "passes, 99th percentile": "16,384",
+        "not certain after 16,384": "50 of 4,000 (1.25 %)",
+        "certified with the clip active": "6 of 4,000 (0.15 %)",
+        "time": "2.0 s",
+    }
+
+
+def test_the_table_names_images_that_were_not_decided():
+    shown = table.certainty(certainty(DECISIONS["one not decided"]), plain=0.0)
+    assert shown.rows[-1] == ("not decided: NaN", "1 of 3 (33.33 %)")
+
+
+def test_several_errors_are_listed_from_the_loosest_with_what_differs_from_the_most_passes():
+    log = torch.tensor([[-1.0, -2.0], [-2.0, -1.0], [-1.0, -2.0]], dtype=torch.float64)
+    scores = Scores(64, 64 * log, 64 * log**2, 64 * log.exp(), 64 * log.exp() ** 2)
+    fixed = replace(evaluation(0.05, Row(1, 0.2, 0.2, 0.1), Row(64, 0.02, 0.02, 0.01)), scores=scores)
+    strict = certainty(made(["certified", "certified", "limit"], labels=[0, 1, 0], passes=[48, 64, 1024]), error=0.01)
+    loose = certainty(made(["certified"] * 3, labels=[0, 0, 1], passes=16), error=0.3, wrong=0.1)
+    shown = table.certainties([strict, loose], fixed)
+    assert "64 passes" in shown.title
+    assert shown.rows == (
+        ("0.3", "16.0", "16", "16", "0", "2", "10.00 %"),
+        ("0.01", "378.7", "64", "1,005", "1", "0", "2.00 %"),
+    )
+
+
+def test_agreement_is_told_in_sentences_and_names_every_difference():
+    differ = (
+        Difference(12, certified=4, fixed=9, passes=1040, margin=0.125, margin_error=0.03125, fixed_margin=0.0625),
+        Difference(977, certified=7, fixed=1, passes=48, margin=2.0, margin_error=0.5, fixed_margin=1.5),
+    )
+    agreement = Agreement(16_384, 9_950, differ, (3, 5, 8), 0.0031, 5000.0)
+    assert table.agreement(agreement, certainty(DECISIONS["one image"])).splitlines() == [
+        "Of 9,950 certified decisions 2 differ from those of 16,384 passes, and of the uncertain ones 3. Those passes "
+        "have 0.31 % error and took 5,000 s, 2,500 times as long.",
+        "  image 12: certified 4 by 0.1250 ± 0.0312 after 1,040 passes, then 9 by 0.0625",
+        "  image 977: certified 7 by 2.0000 ± 0.5000 after 48 passes, then 1 by 1.5000",
+    ]
+
+
+def test_full_agreement_is_one_sentence():
+    told = table.agreement(Agreement(64, 3, (), (), 0.0, 4.0), certainty(DECISIONS["one image"]))
+    assert told == (
+        "Of 3 certified decisions 0 differ from those of 64 passes, and of the uncertain ones 0. Those passes have "
+        "0.00 % error and took 4 s, 2.0 times as long."
+    )

@@ -49,7 +49,7 @@ def evaluate(
 
     if rule == "fixed":
         _refuse({"--error": error, "--limit": limit, "--against": against}, "--rule certified")
-        _fixed(run, load(run), _numbers(passes or "1,4,16,64,256"), seed)
+        _fixed(run, load(run), _numbers("1,4,16,64,256" if passes is None else passes), seed)
     elif rule == "certified":
         _refuse({"--passes": passes}, "--rule fixed")
         chosen = certified(error, limit)
@@ -60,14 +60,12 @@ def evaluate(
 
 def _fixed(folder: Path, run: Run, marks: list[int], seed: int) -> None:
     from apac import data
-    from apac.deform.compose import Compose
     from apac.evaluate import evaluate as measure
     from apac.paper.table import changes, error_against_m
     from apac.run_folder import scores_of
     from apac.storage import write_json, write_text
 
-    if run.config.deformation == Compose():
-        print("This network was trained on original data: without deformation APAC is the plain prediction.")
+    if _mention_no_deformation(run):
         marks = []
     with watched() as progress:
         dataset = data.load(run.config.data, progress=progress)
@@ -91,25 +89,36 @@ def _certified(folder: Path, run: Run, rule: Certified, against: int | None, see
     from apac.storage import write_bytes, write_json, write_text
     from apac.summing import Summing
 
+    _mention_no_deformation(run)
     classifier = run.classifier(rule, seed=seed)
     with watched() as progress:
         dataset = data.load(run.config.data, progress=progress)
         images, labels = run.normalise(dataset.test_images), dataset.test_labels
         plain = int((classifier.plain(images).argmax(dim=1) != labels).sum()) / len(labels)
         result = certify(classifier, images, labels, progress=progress)
+        form = result.to_json() | {"plain": plain}
+        write_json(folder / "certified.json", form)
+        write_text(folder / "certified.csv", to_csv(result.decision, labels))
+        write_bytes(folder / "passes.png", figures.passes_against_margin(result.decision, labels))
         agreement = None
         if against is not None:
             summing = Summing(classifier, images, against, scores_of(folder))
             scores = summing.up_to(against, progress=_named(progress, f"deciding by {against:,} passes"))
             agreement = compare(result.decision, scores, labels, summing.seconds)
+            write_json(folder / "certified.json", form | {"against": agreement.to_json()})
     print_table(table.certainty(result, plain))
     if agreement is not None:
         print(table.agreement(agreement, result))
-    form = result.to_json() | {"plain": plain, "against": agreement and agreement.to_json()}
-    write_json(folder / "certified.json", form)
-    write_text(folder / "certified.csv", to_csv(result.decision, labels))
-    write_bytes(folder / "passes.png", figures.passes_against_margin(result.decision, labels))
     print(f"wrote {', '.join(str(folder / name) for name in ('certified.json', 'certified.csv', 'passes.png'))}")
+
+
+def _mention_no_deformation(run: Run) -> bool:
+    from apac.deform.compose import Compose
+
+    if run.config.deformation != Compose():
+        return False
+    print("This network was trained on original data: without deformation APAC is the plain prediction.")
+    return True
 
 
 def _named(progress: Progress, name: str) -> Progress:

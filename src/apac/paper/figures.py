@@ -100,18 +100,20 @@ def passes_against_margin(decision: Decision, labels: Tensor) -> bytes:
     """The passes of each image, over the margin by which its label leads in the end."""
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.subplots()
-    right, limit = decision.labels == labels, torch.tensor([why == "limit" for why in decision.stopped])
+    right = decision.labels == labels
+    certified, limit = (torch.tensor([why == reason for why in decision.stopped]) for reason in ("certified", "limit"))
+    shown = decision.margins.isfinite() & (decision.margins > 0)  # the axis has no place for ties
     for mask, mark, colour, text in (
-        (right & ~limit, "o", APAC, "certified, and the true class"),
-        (~right & ~limit, "o", PLAIN, "certified, and not the true class"),
+        (certified & right, "o", APAC, "certified, and the true class"),
+        (certified & ~right, "o", PLAIN, "certified, and not the true class"),
         (limit, "x", ORIGINAL, "not certain at the limit"),
     ):
         if mask.any():
+            margins, passes = decision.margins[mask & shown], decision.passes[mask & shown]
             count = f"{text}: {int(mask.sum()):,}"
-            axes.scatter(
-                decision.margins[mask], decision.passes[mask], s=12, marker=mark, color=colour, alpha=0.5, label=count
-            )
-    axes.set_xscale("log")
+            axes.scatter(margins, passes, s=12, marker=mark, color=colour, alpha=0.5, label=count)
+    if shown.any():
+        axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

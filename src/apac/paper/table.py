@@ -76,7 +76,7 @@ def certainty(certainty: Certainty, plain: float) -> Table:
     ]
     if certainty.failed:
         rows.append(("not decided: NaN", _share(certainty.failed, certainty)))
-    title = f"{certainty.images:,} test images, each certified with an error of at most {certainty.rule.error:g}"
+    title = f"{certainty.images:,} test images, error at most {certainty.rule.error:g}"
     return Table(title, ("", ""), tuple(rows))
 
 
@@ -103,7 +103,7 @@ def certainties(certainties: Sequence[Certainty], evaluation: Evaluation) -> Tab
 
 
 def _share(images: int, certainty: Certainty) -> str:
-    return f"{images:,} images ({percent(images / certainty.images)})"
+    return f"{images:,} of {certainty.images:,} ({percent(images / certainty.images)})"
 
 
 def agreement(agreement: Agreement, certainty: Certainty) -> str:
@@ -112,14 +112,19 @@ def agreement(agreement: Agreement, certainty: Certainty) -> str:
         f"Of {agreement.certified:,} certified decisions {len(agreement.differ):,} differ from those of "
         f"{agreement.passes:,} passes, and of the uncertain ones {len(agreement.differ_at_limit):,}. Those passes have "
         f"{percent(agreement.wrong)} error and took {agreement.seconds:,.0f} s, "
-        f"{agreement.seconds / certainty.seconds:,.0f} times as long."
+        f"{_times(agreement.seconds / max(certainty.seconds, 1e-3))} as long."
     ]
     lines += [
-        f"  image {d.image}: certified {d.certified} by {d.margin:.4f} ± {d.margin_error:.4f} after {d.passes:,} "
-        f"passes, then {d.fixed} by {d.fixed_margin:.4f}"
+        f"  image {d.image}: certified {d.certified} by {d.margin:.4f}"
+        f"{'' if d.margin_error is None else f' ± {d.margin_error:.4f}'} after {d.passes:,} passes, then {d.fixed} by "
+        f"{d.fixed_margin:.4f}"
         for d in agreement.differ
     ]
     return "\n".join(lines)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f} times" if ratio >= 10 else f"{ratio:.1f} times"
 
 
 def percent(share: float) -> str:
