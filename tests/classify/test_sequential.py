@@ -239,14 +239,18 @@ def test_decided_images_get_no_more_passes(images):
     assert sum(seen) == 1 + 32
 
 
-def test_sets_larger_than_go_together_come_back_in_order(network, digits):
-    images = digits[0][:50]
-    rule = apac.Certified(error=0.3, limit=32)
-    small = apac.Classifier(network, U, rule, device_batch=1).decide(images)  # 16 go together
+@pytest.mark.parametrize("batch", [1, 3])
+def test_images_that_are_left_of_several_groups_go_on_together_and_come_back_in_order(network, digits, batch):
+    images = digits[0][:110]
+    rule = apac.Certified(error=1e-9, limit=400)
+    small = apac.Classifier(network, U, rule, device_batch=batch).decide(images)  # 16 or 48 go together
     large = apac.Classifier(network, U, rule).decide(images)
+    assert sum(passes > 256 for passes in large.passes.tolist()) > 2
     assert small.labels.tolist() == large.labels.tolist()
     assert small.passes.tolist() == large.passes.tolist()
+    assert small.stopped == large.stopped
     torch.testing.assert_close(small.log_scores, large.log_scores, atol=1e-4, rtol=0)
+    torch.testing.assert_close(small.margin_errors, large.margin_errors, atol=1e-4, rtol=0)
 
 
 def test_the_stakes_never_ruin_and_their_shares_are_all_there_is():

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from apac.arguments import settle_integer
-from apac.classify import rounds
 from apac.classify.decision import Decision, settle
 from apac.classify.margin import Pairs
 from apac.classify.passes import Passes
+from apac.classify.rounds import Rounds
 from apac.classify.scores import Scores
 from apac.classify.sequential import Certified
 from apac.classify.stopping import Combine, Rule
@@ -67,7 +67,7 @@ class Classifier:
             nothing = self.plain(images)
             return settle(Scores(0, *[nothing] * 4), Pairs.begin(nothing), nothing[:, 0].long(), "", self.combine)
         with self._passes.at_work() as passes:
-            return rounds.decide(passes, self.rule, images, self.combine, progress)
+            return Rounds(passes, self.rule, images, self.combine, progress).decide()
 
     def score(self, images: Tensor, start: int, stop: int, *, progress: Progress = silent) -> Scores:
         """The scores of passes start … stop − 1, to be merged with those of other passes of the same images."""

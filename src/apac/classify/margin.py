@@ -29,9 +29,8 @@ class Pairs:
     def begin(values: Tensor) -> Pairs:
         """Before the first pass, with its values (n, K)."""
         first, classes = values.topk(min(CONTENDERS, values.shape[1]), dim=1)
-        images, count = classes.shape
-        zero = torch.zeros(images, count, count, dtype=torch.float64)
-        return Pairs(0, classes, first, zero[:, 0], zero)
+        zero = torch.zeros_like(first, dtype=torch.float64)  # (n, R)
+        return Pairs(0, classes, first, zero, zero[:, :, None] * zero[:, None])
 
     def add(self, values: Tensor) -> Pairs:
         """After further passes, (passes, n, K)."""
@@ -42,15 +41,6 @@ class Pairs:
             passes=self.passes + passes,
             sums=self.sums + excess.sum(dim=0),
             products=self.products + excess.permute(1, 2, 0) @ excess.permute(1, 0, 2),
-        )
-
-    def keep(self, rows: Tensor) -> Pairs:
-        return replace(
-            self,
-            classes=self.classes[rows],
-            first=self.first[rows],
-            sums=self.sums[rows],
-            products=self.products[rows],
         )
 
     def error(self, one: Tensor, other: Tensor) -> Tensor:

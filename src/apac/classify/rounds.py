@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from apac.classify.decision import Decision, gather, rank, settle
+from apac.classify.grouping import join, keep
 from apac.classify.margin import Pairs
 from apac.classify.passes import Passes
 from apac.classify.scores import Scores
@@ -23,130 +24,126 @@ from apac.progress import Progress
 # where they are few, which keeps every core busy.
 TOGETHER = 16
 FILL = 4
+# After so many passes, the few images that are left of several groups go on together and share the draws of Θ.
+PUT_OFF = 256
 
 
-def decide(passes: Passes, rule: Rule, images: Tensor, combine: Combine, progress: Progress) -> Decision:
-    """Decide images (N, C, H, W), at least one."""
-    at_first = rule.further(0, fill=1)
-    book = Book(len(images), at_first == rule.limit, progress)
-    passes = passes.prepared(images, at_first)
-    for places in torch.arange(len(images)).split(TOGETHER * passes.device_batch):
-        passes = _decide_together(passes, rule, images, places, combine, book)
-    if book.failed == len(images):
-        raise InputError("the network returned NaN or an infinite logit for every image; it cannot decide.")
-    return gather(book.decisions, book.places)
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Images that are not decided yet and have had the same passes, with what is known of them."""
 
-
-def _decide_together(
-    passes: Passes, rule: Rule, images: Tensor, places: Tensor, combine: Combine, book: Book
-) -> Passes:
-    """Enter the decisions of the images at these places into the book; returns the passes, as prepared for so many."""
-    had, expected = 0, rule.further(0, fill=1)
-    undecided = Undecided(places, combine)
-    while len(undecided):
-        some = images[undecided.places]
-        further = rule.further(had, fill=FILL * passes.device_batch // len(some))
-        if had + further >= 2 * expected:
-            expected = had + further
-            passes = passes.prepared(some, expected)
-        if not had:
-            undecided.watch = rule.begin(len(some), partial(passes.plain, some), combine)
-        undecided.begin_round()
-        with closing(passes.of(some, range(had, had + further))) as said:
-            while len(undecided) and (batch := list(islice(said, BATCH))):
-                undecided.hear(torch.stack(batch), had, book)
-                had += len(batch)
-                if had == rule.limit:
-                    undecided.retire(torch.ones(len(undecided), dtype=torch.bool), rule.at_limit, book)
-                book.show(had, further, len(undecided))
-    return passes
-
-
-@dataclass
-class Book:
-    """What has been decided so far."""
-
-    images: int
-    all_at_once: bool  # no image is decided before it has had all passes
-    progress: Progress
-    decided: int = 0
-    failed: int = 0
-    decisions: list[Decision] = field(default_factory=list)
-    places: list[Tensor] = field(default_factory=list)
-
-    def enter(self, decision: Decision, places: Tensor) -> None:
-        self.decisions.append(decision)
-        self.places.append(places)
-        self.decided += len(places)
-        self.failed += decision.stopped.count("nan")
-
-    def show(self, had: int, of: int, undecided: int) -> None:
-        if self.all_at_once:
-            self.progress("deciding", self.decided * of + undecided * had, self.images * of)
-        else:
-            note = f"{undecided:,} images have had {had:,} passes" if undecided else ""
-            self.progress("deciding", self.decided, self.images, note)
-
-
-class Undecided:
-    """Images that go together and are not decided yet, with what is known of them."""
-
+    places: Tensor  # (n,) in the set
+    rows: Tensor  # (n,) among those that the round began with
     watch: Watch
     scores: Scores
     pairs: Pairs
 
-    def __init__(self, places: Tensor, combine: Combine) -> None:
-        self.places = places  # (n,) in the set
-        self.combine = combine
-
     def __len__(self) -> int:
         return len(self.places)
 
-    def begin_round(self) -> None:
-        self.rows = torch.arange(len(self))  # (n,) among the images of the round, some of which retire meanwhile
 
-    def hear(self, log_probabilities: Tensor, had: int, book: Book) -> None:
-        """Take in a batch of passes of the images of the round, (passes, images, K), and retire the decided."""
-        log_probabilities = log_probabilities[:, self.rows]
-        if not had:
-            self.scores = Scores.zero(*log_probabilities.shape[1:])
-            self.pairs = Pairs.begin(self._values(log_probabilities[0]))
+class Rounds:
+    """The decision of images (N, C, H, W), at least one."""
+
+    def __init__(self, passes: Passes, rule: Rule, images: Tensor, combine: Combine, progress: Progress) -> None:
+        self.rule, self.images, self.combine, self.progress = rule, images, combine, progress
+        self.expected = rule.further(0, fill=1)  # passes that the network was prepared for, if that is worth it
+        self.passes = passes.prepared(images, self.expected)
+        self.decisions: list[Decision] = []
+        self.places: list[Tensor] = []  # of the images of each decision
+        self.heard = 0  # passes, of all images together
+
+    def decide(self) -> Decision:
+        together = TOGETHER * self.passes.device_batch
+        left: list[Group] = []
+        for places in torch.arange(len(self.images)).split(together):
+            group = self._advance(self._begin(places), PUT_OFF)
+            if len(group) > self.passes.device_batch:
+                group = self._advance(group, self.rule.limit)
+            if len(group):
+                left.append(group)
+            if sum(map(len, left)) > together:
+                self._advance(join(left), self.rule.limit)
+                left.clear()
+        if left:
+            self._advance(join(left), self.rule.limit)
+        decision = gather(self.decisions, self.places)
+        if decision.stopped.count("nan") == len(self.images):
+            raise InputError("the network returned NaN or an infinite logit for every image; it cannot decide.")
+        return decision
+
+    def _begin(self, places: Tensor) -> Group:
+        """A group before its first pass, when nobody knows how many classes there are."""
+        plain = partial(self.passes.plain, self.images[places])
+        watch = self.rule.begin(len(places), plain, self.combine)
+        nothing = torch.zeros(len(places), 0)
+        return Group(places, places, watch, Scores.zero(*nothing.shape), Pairs.begin(nothing))
+
+    def _advance(self, group: Group, until: int) -> Group:
+        """Give the images passes until they are decided or have had so many; returns those that are not decided."""
+        until = min(until, self.rule.limit)
+        while len(group) and group.scores.passes < until:
+            some, had = self.images[group.places], group.scores.passes
+            further = min(self.rule.further(had, fill=FILL * self.passes.device_batch // len(some)), until - had)
+            if had + further >= 2 * self.expected:
+                self.expected = had + further
+                self.passes = self.passes.prepared(some, self.expected)
+            group = replace(group, rows=torch.arange(len(some)))
+            with closing(self.passes.of(some, range(had, had + further))) as said:
+                while len(group) and (batch := list(islice(said, BATCH))):
+                    group = self._hear(group, torch.stack(batch)[:, group.rows])
+                    self._show(group)
+        return group
+
+    def _hear(self, group: Group, log_probabilities: Tensor) -> Group:
+        """Take in a batch of passes, (passes, n, K), and retire the images that are decided."""
+        if not group.scores.passes:
+            zero = Scores.zero(*log_probabilities.shape[1:])
+            group = replace(group, scores=zero, pairs=Pairs.begin(self._values(log_probabilities[0])))
+        self.heard += log_probabilities.shape[:2].numel()
         sound = log_probabilities.isfinite().all(dim=2)  # (passes, n)
         if not sound.all():
-            _name(self.places, sound, had)
+            _name(group, sound)
             log_probabilities = log_probabilities[:, sound.all(dim=0)]
-            self.retire(~sound.all(dim=0), "nan", book)
+            group = self._retire(group, ~sound.all(dim=0), "nan")
+        values, scores = self._values(log_probabilities), group.scores
         for one in log_probabilities:
-            self.scores = self.scores.add(one)
-        values = self._values(log_probabilities)
-        self.pairs = self.pairs.add(values)
-        means = self.scores.log_mean if self.combine == "product" else self.scores.probability_mean
-        self.watch = self.watch.look(values, leaders=rank(means)[:, 0])
-        self.retire(self.watch.certain, "certified", book)
-        self.retire(self.watch.hopeless, "limit", book)
+            scores = scores.add(one)
+        means = scores.log_mean if self.combine == "product" else scores.probability_mean
+        watch = group.watch.look(values, leaders=rank(means)[:, 0])
+        group = replace(group, scores=scores, pairs=group.pairs.add(values), watch=watch)
+        group = self._retire(group, group.watch.certain, "certified")
+        group = self._retire(group, group.watch.hopeless, "limit")
+        if scores.passes == self.rule.limit:
+            group = self._retire(group, torch.ones(len(group), dtype=torch.bool), self.rule.at_limit)
+        return group
 
-    def retire(self, gone: Tensor, why: str, book: Book) -> None:
-        """Decide the images of a mask (n,) by what is known of them."""
+    def _retire(self, group: Group, gone: Tensor, why: str) -> Group:
+        """Decide the images of a mask (n,) by what is known of them; returns the others."""
         if not gone.any():
-            return
-        rows, stay = gone.nonzero()[:, 0], (~gone).nonzero()[:, 0]
-        decision = settle(
-            self.scores.keep(rows), self.pairs.keep(rows), self.watch.keep(rows).clipped, why, self.combine
-        )
-        book.enter(decision, self.places[rows])
-        self.places, self.rows = self.places[stay], self.rows[stay]
-        self.scores, self.pairs, self.watch = self.scores.keep(stay), self.pairs.keep(stay), self.watch.keep(stay)
+            return group
+        known = keep(group, gone.nonzero()[:, 0])
+        self.decisions.append(settle(known.scores, known.pairs, known.watch.clipped, why, self.combine))
+        self.places.append(known.places)
+        return keep(group, (~gone).nonzero()[:, 0])
 
     def _values(self, log_probabilities: Tensor) -> Tensor:
         """What ranks the classes in one pass."""
         return log_probabilities if self.combine == "product" else log_probabilities.exp()
 
+    def _show(self, group: Group) -> None:
+        if self.rule.further(0, fill=1) == self.rule.limit:  # nobody is decided before
+            self.progress("deciding", self.heard, len(self.images) * self.rule.limit)
+        else:
+            note = f"{len(group):,} images have had {group.scores.passes:,} passes" if len(group) else ""
+            self.progress("deciding", sum(map(len, self.places)), len(self.images), note)
 
-def _name(places: Tensor, sound: Tensor, had: int) -> None:
+
+def _name(group: Group, sound: Tensor) -> None:
     """Say which images the network failed on; sound (passes, n)."""
     failed = (~sound.all(dim=0)).nonzero()[:, 0].tolist()
-    first = sound.int().argmin(dim=0)  # (n,)
-    named = ", ".join(f"image {int(places[i])} in pass {had + int(first[i])}" for i in failed[:5])
+    first = sound.int().argmin(dim=0) + group.scores.passes  # (n,)
+    named = ", ".join(f"image {int(group.places[i])} in pass {int(first[i])}" for i in failed[:5])
     more = f" and {len(failed) - 5} others" if len(failed) > 5 else ""
     logging.getLogger("apac").warning(
         "the network returned NaN or an infinite logit for %s%s: not decided, the other images go on.", named, more

@@ -42,11 +42,6 @@ class Scores:
             self.probability_squares + other.probability_squares,
         )
 
-    def keep(self, rows: Tensor) -> Scores:
-        """The scores of some of the images."""
-        sums = (self.log_sum, self.log_squares, self.probability_sum, self.probability_squares)
-        return Scores(self.passes, *(each[rows] for each in sums))
-
     @property
     def log_mean(self) -> Tensor:
         """Mean log-probability: minus the estimate of the expected loss J of each class."""

@@ -100,12 +100,3 @@ class Bets:
             log_wealth=log_wealth,
             clipped=self.clipped + beyond.any(dim=2).sum(dim=0),
         )
-
-    def keep(self, rows: Tensor) -> Bets:
-        return replace(
-            self,
-            leaders=self.leaders[rows],
-            alive=self.alive[rows],
-            log_wealth=self.log_wealth[rows],
-            clipped=self.clipped[rows],
-        )

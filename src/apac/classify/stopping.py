@@ -17,7 +17,7 @@ BATCH = 16  # passes between two looks at an image
 
 
 class Watch(Protocol):
-    """What a rule knows of n images that are not decided yet."""
+    """What a rule knows of n images that are not decided yet, as `grouping` takes it."""
 
     @property
     def certain(self) -> Tensor: ...  # (n,) decided: the class that leads is the one
@@ -31,9 +31,6 @@ class Watch(Protocol):
     def look(self, values: Tensor, leaders: Tensor) -> Watch:
         """What is known after a batch of passes: `values` (passes, n, K) are what ranks the classes in each, `leaders`
         (n,) the best classes by the mean of all passes up to now."""
-
-    def keep(self, rows: Tensor) -> Watch:
-        """What is known of some of the images."""
 
 
 @runtime_checkable
@@ -70,29 +67,22 @@ class FixedPasses:
         return self.passes - had
 
     def begin(self, images: int, plain: Callable[[], Tensor], combine: Combine) -> Patience:
-        return Patience(images)
+        return Patience(torch.zeros(images, dtype=torch.int64))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Patience:
     """Waits for the last pass, whatever the passes say."""
 
-    images: int
+    clipped: Tensor  # (n,) zeros
 
     @property
     def certain(self) -> Tensor:
-        return torch.zeros(self.images, dtype=torch.bool)
+        return self.clipped.bool()
 
     @property
     def hopeless(self) -> Tensor:
-        return torch.zeros(self.images, dtype=torch.bool)
-
-    @property
-    def clipped(self) -> Tensor:
-        return torch.zeros(self.images, dtype=torch.int64)
+        return self.clipped.bool()
 
     def look(self, values: Tensor, leaders: Tensor) -> Patience:
         return self
-
-    def keep(self, rows: Tensor) -> Patience:
-        return Patience(len(rows))
