@@ -69,7 +69,7 @@ def test_passes_and_shares_are_those_of_numpy(certain):
     assert result.mean == pytest.approx(np.mean(passes))
     assert result.median == pytest.approx(np.median(passes))
     assert result.percentile99 == pytest.approx(np.percentile(passes, 99))
-    assert result.at_limit == pytest.approx(np.mean(stopped == "limit"))
+    assert result.uncertain == np.sum(stopped == "limit")
     assert result.wrong == pytest.approx(np.mean(decision.labels.numpy() != labels.numpy()))
     assert result.clipped == np.sum((stopped == "certified") & (decision.clipped.numpy() > 0))
     assert result.failed == np.sum(stopped == "nan")
@@ -79,7 +79,7 @@ def test_passes_and_shares_are_those_of_numpy(certain):
 
 def test_each_kind_of_image_is_counted_where_it_belongs(certain):
     result, _ = certain
-    assert result.at_limit == OF_EACH[2] / sum(OF_EACH)
+    assert result.uncertain == OF_EACH[2]
     assert result.clipped == OF_EACH[3]
     assert result.failed == OF_EACH[4]
     assert result.decision.stopped.count("certified") == sum(OF_EACH[:2]) + OF_EACH[3]
@@ -95,7 +95,7 @@ def test_a_clipped_image_that_is_not_certified_is_not_counted_as_clipped():
     classifier = apac.Classifier(network, apac.Compose(), apac.Certified(limit=32), device_batch=1)
     result = certify(classifier, torch.zeros(1, 1, 1, 1), torch.tensor([0]))
     assert result.decision.clipped[0] > 0
-    assert result.at_limit == 1.0
+    assert result.uncertain == 1
     assert result.clipped == 0
 
 
@@ -113,7 +113,7 @@ def test_json_holds_all_but_the_decision(certain):
     form = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert form["rule"] == {"kind": "Certified", "error": 1e-3, "limit": 96, "clip": 30.0}
     assert "decision" not in form
-    for name in ("images", "seed", "wrong", "mean", "median", "percentile99", "at_limit", "clipped", "failed"):
+    for name in ("images", "seed", "wrong", "mean", "median", "percentile99", "uncertain", "clipped", "failed"):
         assert form[name] == getattr(result, name)
 
 

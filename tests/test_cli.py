@@ -165,7 +165,7 @@ def test_evaluate_says_how_many_passes_certainty_takes_and_writes_them(run, few)
     assert form["mean"] == pytest.approx(passes.mean())
     assert form["median"] == pytest.approx(np.median(passes))
     assert form["percentile99"] == pytest.approx(np.percentile(passes, 99))
-    assert form["at_limit"] == pytest.approx((stopped == "limit").mean())
+    assert form["uncertain"] == (stopped == "limit").sum()
     assert form["wrong"] == pytest.approx((labels != truth).mean())
     loaded = apac.load(run)
     with torch.no_grad():
@@ -176,10 +176,10 @@ def test_evaluate_says_how_many_passes_certainty_takes_and_writes_them(run, few)
     assert row(result.stdout, "passes, median") == f"{np.median(passes):.0f}"
     assert row(result.stdout, "passes, 99th percentile") == f"{np.percentile(passes, 99):.0f}"
     uncertain = (stopped == "limit").sum()
-    assert row(result.stdout, "not certain after 64") == f"{uncertain} of 200 ({100 * uncertain / 200:.2f} %)"
+    assert row(result.stdout, "not certain, limit 64") == f"{uncertain} of 200 ({100 * uncertain / 200:.2f} %)"
     assert row(result.stdout, "test error, plain") == f"{100 * form['plain']:.2f} %"
     assert row(result.stdout, "test error, certified") == f"{100 * form['wrong']:.2f} %"
-    assert "error at most 0.1" in result.stdout
+    assert "at most 0.1" in result.stdout
     for name in ("certified.json", "certified.csv", "passes.png"):
         assert name in result.stdout.replace("\n", "").rpartition("wrote")[2]
     with Image.open(run / "passes.png") as picture:

@@ -1,9 +1,11 @@
-"""The README's Python runs as it stands."""
+"""The Python in the README and the docs runs as it stands."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import pytest
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -14,10 +16,11 @@ def test_the_links_in_the_readme_and_docs_lead_somewhere():
             assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
-def test_the_python_in_the_readme_runs(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("page", [README, README.parent / "docs" / "certified.md"], ids=lambda page: page.name)
+def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert blocks
     names: dict[str, object] = {}
     for block in blocks:
-        exec(compile(block, str(README), "exec"), names)
+        exec(compile(block, str(page), "exec"), names)

@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from apac.classify.classifier import Classifier
@@ -31,11 +32,16 @@ class Certainty:
     mean: float  # passes
     median: float
     percentile99: float
-    at_limit: float  # share of the images that stopped uncertified
+    uncertain: int  # images that stopped without being certified
     clipped: int  # certified images with a pass in which the clip was active
     failed: int  # images that the network gave NaN for
     seconds: float  # that deciding took
     decision: Decision
+
+    @property
+    def certain(self) -> Tensor:
+        """(N,) which images are certified."""
+        return torch.tensor([why == "certified" for why in self.decision.stopped])
 
     def to_json(self) -> dict[str, Any]:
         """All but the decision of each image."""
@@ -90,7 +96,7 @@ def certify(classifier: Classifier, images: Tensor, labels: Tensor, *, progress:
         mean=float(passes.mean()),
         median=float(passes.quantile(0.5)),
         percentile99=float(passes.quantile(0.99)),
-        at_limit=len(_stopped(decision, "limit")) / len(labels),
+        uncertain=len(_stopped(decision, "limit")),
         clipped=int((decision.clipped[certified] > 0).sum()),
         failed=len(_stopped(decision, "nan")),
         seconds=seconds,

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from apac import data, models, run_folder
-from apac.classify.classifier import DEFAULT_RULE, Classifier
-from apac.classify.stopping import Combine, Rule
+from apac.classify.classifier import Classifier
+from apac.classify.sequential import Certified
+from apac.classify.stopping import Combine, FixedPasses, Rule
 from apac.data.base import check_pixels
 from apac.data.normalise import Normalisation, Scaling, normalisation_from
 from apac.data.zca import fit as fit_whitening
+from apac.deform.compose import Compose
 from apac.errors import InputError
 from apac.progress import Progress, silent
 from apac.randomness import generator
@@ -49,14 +51,20 @@ class Run:
 
     def classifier(
         self,
-        rule: Rule = DEFAULT_RULE,
+        rule: Rule | None = None,
         *,
         seed: int = 0,
         combine: Combine = "product",
         independent: bool = False,
     ) -> Classifier:
-        """The decision rule for this network; the deformation is the one that it was trained with."""
+        """The decision rule for this network; the deformation is the one that it was trained with.
+
+        Without a rule: certified, or for a network that was trained on original data, whose passes are all alike, one
+        pass.
+        """
         assert self.config.deformation is not None
+        if rule is None:
+            rule = FixedPasses(1) if self.config.deformation == Compose() else Certified()
         return Classifier(
             self.network,
             self.config.deformation,

@@ -16,6 +16,7 @@ from apac.training.config import TrainConfig
 
 FORMAT = 1  # another number is refused
 AGAIN = "train it again with --overwrite"
+RESULTS = ("evaluation.json", "evaluation.csv", "certified.json", "certified.csv", "passes.png")  # of apac evaluate
 
 
 def check_free(folder: Path, config: TrainConfig, *, resume: bool, overwrite: bool) -> None:
@@ -55,6 +56,8 @@ def _discard_state(folder: Path) -> None:
     checkpoint_of(folder).unlink(missing_ok=True)
     (folder / "weights.safetensors").unlink(missing_ok=True)
     shutil.rmtree(scores_of(folder), ignore_errors=True)
+    for name in RESULTS:
+        (folder / name).unlink(missing_ok=True)
 
 
 def release(folder: Path) -> None:

@@ -18,6 +18,7 @@ from apac.errors import InputError
 from apac.progress import Progress, silent
 from apac.storage import read_tensors, write_tensors
 
+FORMAT = 1  # another for passes that are made otherwise
 SAVED_EVERY = 1_000_000  # passes, of all images together: so many are lost at most when a sum is stopped
 SUMS = ("log_sum", "log_squares", "probability_sum", "probability_squares")
 
@@ -26,7 +27,7 @@ class Summing:
     """The scores of images for growing numbers of passes, up to `most`.
 
     With a folder they are kept there: a file for each number that was asked for, and one while it is summed. A file is
-    named after all that it depends on, so that no network finds another's scores.
+    named after the network's layers and weights, the deformation, the seed, the images and the versions.
     """
 
     def __init__(self, classifier: Classifier, images: Tensor, most: int, folder: Path | None = None) -> None:
@@ -92,8 +93,9 @@ def _key(classifier: Classifier, images: Tensor) -> str:
     network = classifier.network
     if not isinstance(network, nn.Module):
         raise InputError("scores can be kept only for a network that is a module, whose weights tell it from others.")
-    about = (version("augmented-pattern-classification"), network, classifier.deformation, classifier.seed)
-    digest = hashlib.blake2b(repr((*about, classifier.independent, images.shape)).encode(), digest_size=8)
+    about = (network, classifier.deformation, classifier.seed, classifier.independent, images.shape)
+    versions = (FORMAT, torch.__version__, version("augmented-pattern-classification"))
+    digest = hashlib.blake2b(repr((*about, *versions)).encode(), digest_size=8)
     for tensor in (*network.state_dict().values(), images):
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -96,7 +96,7 @@ def certainty(decision: apac.Decision, error: float = 1e-4, **others: float) -> 
         mean=passes.mean(),
         median=np.median(passes),
         percentile99=np.percentile(passes, 99),
-        at_limit=(stopped == "limit").mean(),
+        uncertain=int((stopped == "limit").sum()),
         clipped=0,
         failed=int((stopped == "nan").sum()),
         seconds=2.0,
@@ -193,16 +193,16 @@ def test_every_image_is_in_one_bar_of_the_strictest_rule(drawn):
 
 def test_the_table_of_a_certainty_holds_its_numbers():
     decision = made(["certified"] * 3 + ["limit"], passes=[32, 48, 64, 2048])
-    numbers = {"images": 4000, "mean": 1234.56, "median": 48.0, "percentile99": 16384.0, "at_limit": 0.0125}
+    numbers = {"images": 4000, "mean": 1234.56, "median": 48.0, "percentile99": 16384.0, "uncertain": 50}
     shown = table.certainty(certainty(decision, error=0.001, wrong=0.0315, clipped=6, **numbers), plain=0.0425)
-    assert shown.title == "4,000 test images, error at most 0.001"
+    assert shown.title == "4,000 test images, certified falsely with a probability of at most 0.001"
     assert dict(shown.rows) == {
         "test error, plain": "4.25 %",
         "test error, certified": "3.15 %",
         "passes, mean": "1,234.6",
         "passes, median": "48",
         "passes, 99th percentile": "16,384",
-        "not certain after 16,384": "50 of 4,000 (1.25 %)",
+        "not certain, limit 16,384": "50 of 4,000 (1.25 %)",
         "certified with the clip active": "6 of 4,000 (0.15 %)",
         "time": "2.0 s",
     }
@@ -235,7 +235,7 @@ def test_agreement_is_told_in_sentences_and_names_every_difference():
     agreement = Agreement(16_384, 9_950, differ, (3, 5, 8), 0.0031, 5000.0)
     assert table.agreement(agreement, certainty(DECISIONS["one image"])).splitlines() == [
         "Of 9,950 certified decisions 2 differ from those of 16,384 passes, and of the uncertain ones 3. Those passes "
-        "have 0.31 % error and took 5,000 s, 2,500 times as long.",
+        "have 0.31 % error and took 5,000 s when they were made, 2,500 times as long.",
         "  image 12: certified 4 by 0.1250 ± 0.0312 after 1,040 passes, then 9 by 0.0625",
         "  image 977: certified 7 by 2.0000 ± 0.5000 after 48 passes, then 1 by 1.5000",
     ]
@@ -245,5 +245,5 @@ def test_full_agreement_is_one_sentence():
     told = table.agreement(Agreement(64, 3, (), (), 0.0, 4.0), certainty(DECISIONS["one image"]))
     assert told == (
         "Of 3 certified decisions 0 differ from those of 64 passes, and of the uncertain ones 0. Those passes have "
-        "0.00 % error and took 4 s, 2.0 times as long."
+        "0.00 % error and took 4 s when they were made, 2.0 times as long."
     )

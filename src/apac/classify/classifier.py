@@ -49,7 +49,7 @@ class Classifier:
             raise InputError(f"the network must be callable, images to logits, got {type(self.network).__name__}.")
         if not isinstance(self.deformation, Deformation):
             raise InputError(f"a Classifier needs a Deformation, got {self.deformation!r}.")
-        if not isinstance(self.rule, Rule):
+        if not isinstance(self.rule, Rule) or isinstance(self.rule, type):
             raise InputError(f"the rule must be one such as Certified() or FixedPasses(256), got {self.rule!r}.")
         if self.combine not in ("product", "sum"):
             raise InputError(f'combine is "product" or "sum", got {self.combine!r}.')

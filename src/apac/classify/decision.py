@@ -30,9 +30,9 @@ class Decision:
     standard_errors: Tensor  # (N, K) float64, of the quantity that ranks the classes
     runners_up: Tensor  # (N,) int64, the second best class; -1 where there is none
     margins: Tensor  # (N,) float64, by how much the label leads in what ranks the classes; inf without a second class
-    margin_errors: Tensor  # (N,) float64, the standard error of that
+    margin_errors: Tensor  # (N,) float64, its standard error; NaN where a class was not among the 16 best at first
     passes: Tensor  # (N,) int64; for class-distinctive deformation, of each set
-    clipped: Tensor  # (N,) int64, passes in which the clip of a certified rule was active: they weaken its claim
+    clipped: Tensor  # (N,) int64, passes in which the clip of a certified rule was active: its bound is then not sure
     stopped: tuple[str, ...]  # (N,)
     combine: Combine
 

@@ -1,10 +1,10 @@
 """What is known of n images: frozen dataclasses of tensors with a leading dimension n, of further such dataclasses, and
-of whatever else is the same for all of them."""
+of numbers that are the same for all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -27,7 +27,7 @@ def _map(function: Callable[[list[Tensor]], Tensor], groups: Sequence[Any]) -> A
     first = groups[0]
     if isinstance(first, Tensor):
         return function(list(groups))
-    if not is_dataclass(first) or isinstance(first, type):
+    if isinstance(first, int | float):
         return first
     each = {f.name: _map(function, [getattr(group, f.name) for group in groups]) for f in fields(first)}
     return replace(first, **each)

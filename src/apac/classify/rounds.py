@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 
 import torch
@@ -17,13 +16,13 @@ from apac.classify.margin import Pairs
 from apac.classify.passes import Passes
 from apac.classify.scores import Scores
 from apac.classify.stopping import BATCH, Combine, Rule, Watch
-from apac.errors import InputError
 from apac.progress import Progress
 
-# In batches of the network: images that go together, which bounds the memory, and the passes of all of them in a round
-# where they are few, which keeps every core busy.
+# In batches of the network: images that go together, and the passes of all of them in a round where they are few, which
+# keeps every core busy.
 TOGETHER = 16
 FILL = 4
+MEMORY = 64 << 20  # bytes of a batch of passes: where there are many classes, fewer images go together
 # After so many passes, the few images that are left of several groups go on together and share the draws of Θ.
 PUT_OFF = 256
 
@@ -51,31 +50,31 @@ class Rounds:
         self.passes = passes.prepared(images, self.expected)
         self.decisions: list[Decision] = []
         self.places: list[Tensor] = []  # of the images of each decision
-        self.heard = 0  # passes, of all images together
+        self.decided = 0
+        self.heard = 0  # passes of all images together, with those that nobody needs any more
 
     def decide(self) -> Decision:
-        together = TOGETHER * self.passes.device_batch
-        left: list[Group] = []
-        for places in torch.arange(len(self.images)).split(together):
+        batch, images = self.passes.device_batch, len(self.images)
+        begun, together = 0, batch  # few at first, when the number of classes is not known
+        left: list[Group] = []  # with a few images each
+        while begun < images:
+            places = torch.arange(begun, min(begun + together, images))
+            begun += len(places)
             group = self._advance(self._begin(places), PUT_OFF)
-            if len(group) > self.passes.device_batch:
-                group = self._advance(group, self.rule.limit)
-            if len(group):
+            if len(group) > batch:
+                self._advance(group, self.rule.limit)
+            elif len(group):
                 left.append(group)
-            if sum(map(len, left)) > together:
+            classes = group.scores.log_sum.shape[1]
+            together = max(batch, min(TOGETHER * batch, MEMORY // (8 * BATCH * classes)))
+            if left and (begun == images or sum(map(len, left)) > together):
                 self._advance(join(left), self.rule.limit)
-                left.clear()
-        if left:
-            self._advance(join(left), self.rule.limit)
-        decision = gather(self.decisions, self.places)
-        if decision.stopped.count("nan") == len(self.images):
-            raise InputError("the network returned NaN or an infinite logit for every image; it cannot decide.")
-        return decision
+                left = []
+        return gather(self.decisions, self.places)
 
     def _begin(self, places: Tensor) -> Group:
         """A group before its first pass, when nobody knows how many classes there are."""
-        plain = partial(self.passes.plain, self.images[places])
-        watch = self.rule.begin(len(places), plain, self.combine)
+        watch = self.rule.begin(len(places), lambda: self.passes.plain(self.images[places]), self.combine)
         nothing = torch.zeros(len(places), 0)
         return Group(places, places, watch, Scores.zero(*nothing.shape), Pairs.begin(nothing))
 
@@ -100,15 +99,13 @@ class Rounds:
         if not group.scores.passes:
             zero = Scores.zero(*log_probabilities.shape[1:])
             group = replace(group, scores=zero, pairs=Pairs.begin(self._values(log_probabilities[0])))
-        self.heard += log_probabilities.shape[:2].numel()
         sound = log_probabilities.isfinite().all(dim=2)  # (passes, n)
         if not sound.all():
             _name(group, sound)
             log_probabilities = log_probabilities[:, sound.all(dim=0)]
             group = self._retire(group, ~sound.all(dim=0), "nan")
-        values, scores = self._values(log_probabilities), group.scores
-        for one in log_probabilities:
-            scores = scores.add(one)
+        values, scores = self._values(log_probabilities), group.scores.add(log_probabilities)
+        self.heard += len(values) * len(group)
         means = scores.log_mean if self.combine == "product" else scores.probability_mean
         watch = group.watch.look(values, leaders=rank(means)[:, 0])
         group = replace(group, scores=scores, pairs=group.pairs.add(values), watch=watch)
@@ -123,6 +120,8 @@ class Rounds:
         if not gone.any():
             return group
         known = keep(group, gone.nonzero()[:, 0])
+        self.decided += len(known)
+        self.heard += len(known) * (self.rule.limit - known.scores.passes)
         self.decisions.append(settle(known.scores, known.pairs, known.watch.clipped, why, self.combine))
         self.places.append(known.places)
         return keep(group, (~gone).nonzero()[:, 0])
@@ -136,7 +135,7 @@ class Rounds:
             self.progress("deciding", self.heard, len(self.images) * self.rule.limit)
         else:
             note = f"{len(group):,} images have had {group.scores.passes:,} passes" if len(group) else ""
-            self.progress("deciding", sum(map(len, self.places)), len(self.images), note)
+            self.progress("deciding", self.decided, len(self.images), note)
 
 
 def _name(group: Group, sound: Tensor) -> None:

@@ -27,10 +27,13 @@ class Scores:
         return Scores(0, *(torch.zeros(images, classes, dtype=torch.float64) for _ in range(4)))
 
     def add(self, log_probabilities: Tensor) -> Scores:
-        """The scores after one more pass, (N, K)."""
+        """The scores after one more pass, (N, K), or some, (passes, N, K)."""
         log = log_probabilities.double()
+        log = log[None] if log.ndim == 2 else log
         probability = log.exp()
-        return self.merge(Scores(1, log, log.square(), probability, probability.square()))
+        # One after the other: otherwise the last digit of a sum depends on the image's place.
+        sums = (each.cumsum(dim=0)[-1] for each in (log, log.square(), probability, probability.square()))
+        return self.merge(Scores(len(log), *sums))
 
     def merge(self, other: Scores) -> Scores:
         """The scores of the passes of both, as if they had been added one by one."""

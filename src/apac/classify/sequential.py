@@ -25,6 +25,7 @@ from apac.classify.stopping import BATCH, Combine
 # among ten, half of it on the boldest, which settles the clear images.
 STAKES = 0.95 * 2.0 ** -torch.arange(10, dtype=torch.float64)  # (G,)
 SHARES = torch.tensor([1 / 2] + 9 * [1 / 18], dtype=torch.float64)  # (G,), together 1
+MOST = 1e15  # clips that a pass may win: to win less is safe, and a batch of such gains is still a number
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,10 @@ class Certified:
     """Stops an image when the probability that its decision differs from that of infinitely many passes is at most
     `error`, or after `limit` passes.
 
-    The bound holds as long as no difference between two classes in a pass falls below -`clip`; the decision counts
-    the passes where one did. Do not choose `clip` by the images that are to be decided. Probabilities, for
-    `combine="sum"`, never differ by more than 1, which then takes the place of `clip`: their bound holds always.
+    The bound holds for a network whose leading class cannot fall behind another by more than `clip` in a pass, whatever
+    the deformation. The decision counts the passes where it did: where there are some, the condition is broken; that
+    there are none does not prove it. Do not choose `clip` by the images that are to be decided. Probabilities, for
+    `combine="sum"`, never differ by more than 1, which then takes the place of `clip`: their bound has no condition.
     """
 
     error: float = 1e-4
@@ -89,8 +91,8 @@ class Bets:
         leading = values.gather(2, self.leaders[None, :, None].expand(len(values), -1, 1))
         difference = leading - values  # (passes, n, K)
         beyond = (difference < -self.clip) & self.alive
-        difference = difference.clamp(min=-self.clip)
-        gains = [torch.log1p(stake / self.clip * difference).sum(dim=0) for stake in STAKES]
+        difference = difference.clamp(-self.clip, MOST * self.clip)
+        gains = [(1 + stake / self.clip * difference).prod(dim=0).log() for stake in STAKES]
         log_wealth = self.log_wealth + torch.stack(gains, dim=2)
         total = (SHARES.log() + log_wealth).logsumexp(dim=2)  # (n, K)
         return replace(

@@ -34,13 +34,15 @@ def classify(
     """
     import torch
 
-    from apac.classify.stopping import FixedPasses
+    from apac.classify.stopping import FixedPasses, Rule
     from apac.data.image_file import read_image
     from apac.run import load
 
     if passes is not None and (error, limit) != (None, None):
         raise InputError("--passes asks for a fixed number of passes, --error and --limit for certainty; choose one.")
-    rule = certified(error, limit) if passes is None else FixedPasses(passes)
+    rule: Rule | None = None if passes is None else FixedPasses(passes)
+    if (error, limit) != (None, None):
+        rule = certified(error, limit)
     loaded = load(run)
     read, failed = [], False
     for path in images:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,7 +68,7 @@ def _fixed(folder: Path, run: Run, marks: list[int], seed: int) -> None:
 
     if _mention_no_deformation(run):
         marks = []
-    with watched() as progress:
+    with watched() as progress, _going_on():
         dataset = data.load(run.config.data, progress=progress)
         images = run.normalise(dataset.test_images)
         result = measure(
@@ -100,16 +101,16 @@ def _certified(folder: Path, run: Run, rule: Certified, against: int | None, see
         write_json(folder / "certified.json", form)
         write_text(folder / "certified.csv", to_csv(result.decision, labels))
         write_bytes(folder / "passes.png", figures.passes_against_margin(result.decision, labels))
-        agreement = None
-        if against is not None:
-            summing = Summing(classifier, images, against, scores_of(folder))
-            scores = summing.up_to(against, progress=_named(progress, f"deciding by {against:,} passes"))
-            agreement = compare(result.decision, scores, labels, summing.seconds)
-            write_json(folder / "certified.json", form | {"against": agreement.to_json()})
     print_table(table.certainty(result, plain))
-    if agreement is not None:
-        print(table.agreement(agreement, result))
     print(f"wrote {', '.join(str(folder / name) for name in ('certified.json', 'certified.csv', 'passes.png'))}")
+    if against is None:
+        return
+    with watched() as progress, _going_on():
+        summing = Summing(classifier, images, against, scores_of(folder))
+        scores = summing.up_to(against, progress=_named(progress, f"deciding by {against:,} passes"))
+    agreement = compare(result.decision, scores, labels, summing.seconds)
+    write_json(folder / "certified.json", form | {"against": agreement.to_json()})
+    print(table.agreement(agreement, result))
 
 
 def _mention_no_deformation(run: Run) -> bool:
@@ -119,6 +120,16 @@ def _mention_no_deformation(run: Run) -> bool:
         return False
     print("This network was trained on original data: without deformation APAC is the plain prediction.")
     return True
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Ctrl-C says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sentence = "stopped, and the passes that were summed are kept; the same command goes on with them."
+        raise KeyboardInterrupt(sentence) from None
 
 
 def _named(progress: Progress, name: str) -> Progress:

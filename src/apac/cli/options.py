@@ -14,7 +14,7 @@ Seed = Annotated[int, typer.Option(help="Decides every random number.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the folder holds.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that apac train made.", show_default=False)]
-Error = Annotated[float | None, typer.Option(help="Error that a certified decision may have.", show_default="0.0001")]
+Error = Annotated[float | None, typer.Option(help="Probability of certifying falsely.", show_default="0.0001")]
 Limit = Annotated[int | None, typer.Option(help="Passes after which an uncertain image stops.", show_default="16384")]
 
 

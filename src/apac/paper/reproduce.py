@@ -20,6 +20,8 @@ from apac.progress import Progress, silent
 from apac.run import Run, train
 from apac.storage import write_bytes, write_json, write_text
 
+EXPECTED = 32  # passes that an image takes until it is certain, or more
+
 
 @dataclass(frozen=True, eq=False)
 class Result:
@@ -53,7 +55,7 @@ def reproduce(
     images = run.normalise(dataset.test_images)
     kept = run_folder.scores_of(out / "runs" / "deformed")
     deformed = evaluate(run.classifier(seed=seed), images, labels, recipe.passes, keep=kept, progress=progress)
-    ready = run.classifier(seed=seed).prepared(images, 64)
+    ready = run.classifier(seed=seed).prepared(images, EXPECTED * len(recipe.certified))
     certified = tuple(
         certify(replace(ready, rule=rule), images, labels, progress=named(f"certified, error {rule.error:g}"))
         for rule in recipe.certified

@@ -67,17 +67,16 @@ def certainty(certainty: Certainty, plain: float) -> Table:
         ("passes, mean", f"{certainty.mean:,.1f}"),
         ("passes, median", f"{certainty.median:,.0f}"),
         ("passes, 99th percentile", f"{certainty.percentile99:,.0f}"),
-        (
-            f"not certain after {certainty.rule.limit:,}",
-            _share(round(certainty.at_limit * certainty.images), certainty),
-        ),
+        (f"not certain, limit {certainty.rule.limit:,}", _share(certainty.uncertain, certainty)),
         ("certified with the clip active", _share(certainty.clipped, certainty)),
         ("time", f"{certainty.seconds:.1f} s"),
     ]
     if certainty.failed:
         rows.append(("not decided: NaN", _share(certainty.failed, certainty)))
-    title = f"{certainty.images:,} test images, error at most {certainty.rule.error:g}"
-    return Table(title, ("", ""), tuple(rows))
+    title = (
+        f"{certainty.images:,} test images, certified falsely with a probability of at most {certainty.rule.error:g}"
+    )
+    return Table(title, ("", "certified rule"), tuple(rows))
 
 
 def certainties(certainties: Sequence[Certainty], evaluation: Evaluation) -> Table:
@@ -90,15 +89,15 @@ def certainties(certainties: Sequence[Certainty], evaluation: Evaluation) -> Tab
             f"{each.mean:,.1f}",
             f"{each.median:,.0f}",
             f"{each.percentile99:,.0f}",
-            f"{round(each.at_limit * each.images):,}",
-            f"{int((each.decision.labels != fixed).sum()):,}",
+            f"{each.uncertain:,}",
+            f"{int((each.certain & (each.decision.labels != fixed)).sum()):,}",
             percent(each.wrong),
         )
         for each in sorted(certainties, key=lambda each: -each.rule.error)
     ]
     largest = evaluation.rows[-1].passes
     columns = ("error allowed", "mean passes", "median", "99th percentile", "uncertain", "differ", "test error")
-    title = f"Certified decisions of {evaluation.images:,} images; how many differ from those of {largest:,} passes"
+    title = f"Certified decisions of {evaluation.images:,} images; how many differ from {largest:,} passes"
     return Table(title, columns, tuple(rows))
 
 
@@ -111,7 +110,7 @@ def agreement(agreement: Agreement, certainty: Certainty) -> str:
     lines = [
         f"Of {agreement.certified:,} certified decisions {len(agreement.differ):,} differ from those of "
         f"{agreement.passes:,} passes, and of the uncertain ones {len(agreement.differ_at_limit):,}. Those passes have "
-        f"{percent(agreement.wrong)} error and took {agreement.seconds:,.0f} s, "
+        f"{percent(agreement.wrong)} error and took {agreement.seconds:,.0f} s when they were made, "
         f"{_times(agreement.seconds / max(certainty.seconds, 1e-3))} as long."
     ]
     lines += [
