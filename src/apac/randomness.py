@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TypeVar
 
 import torch
@@ -22,11 +23,16 @@ def generator(seed: int, stream: str, counter: int) -> torch.Generator:
     """
     if not 0 <= counter <= _32_BITS:
         raise InputError(f"the counter of a random stream must be between 0 and {_32_BITS}, got {counter}.")
-    digest = hashlib.blake2b(f"{seed}/{stream}".encode(), digest_size=8).digest()
-    offset, mask = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+    offset, mask = _stream(seed, stream)
     # torch's CPU generator keeps 32 bits of a seed, too few to hash into: among 16,384 hashed seeds two would be
     # equal in 3 % of all runs. A bijection of the counter never repeats within a stream.
     return torch.Generator().manual_seed(scramble((counter + offset) & _32_BITS) ^ mask)
+
+
+@lru_cache(maxsize=64)
+def _stream(seed: int, stream: str) -> tuple[int, int]:
+    digest = hashlib.blake2b(f"{seed}/{stream}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
 def scramble(x: Bits) -> Bits:

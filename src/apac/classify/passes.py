@@ -67,14 +67,14 @@ class Passes:
                 yield from torch.cat(block, dim=1)
 
     def _work(self, images: Tensor, numbers: range) -> Iterator[tuple[Tensor, range, list[Any] | None]]:
-        """What the cores share: some of the images in some of the passes, with the Θ that serve several parts.
+        """What the cores share: some of the images in some of the passes, with the Θ that serve them all.
 
         Many images: each pass in parts. Few: all of them, in blocks of passes.
         """
         together = max(1, self.device_batch // len(images))
         parts = images.split(self._part(images))
         for block in (numbers[i : i + together] for i in range(0, len(numbers), together)):
-            thetas = None if self.independent or len(parts) == 1 else self._draw(images, block)
+            thetas = None if self.independent else self._draw(images, block)
             for part in parts:
                 yield part, block, thetas
 
@@ -87,9 +87,7 @@ class Passes:
     def _said(self, images: Tensor, numbers: range, thetas: list[Any] | None) -> Tensor:
         """Log-probabilities of images in a block of passes, (passes, images, K)."""
         sets = self._sets()
-        if self.independent:
-            thetas = [self._draw_independent(u, images, numbers) for u in sets]
-        thetas = self._draw(images, numbers) if thetas is None else thetas
+        thetas = [self._draw_independent(u, images, numbers) for u in sets] if thetas is None else thetas
         # The images once for each pass: row p · N + i is image i in the block's pass p.
         originals = images.repeat(len(numbers), 1, 1, 1) if len(numbers) > 1 else images
         each = []

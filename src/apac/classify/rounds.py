@@ -21,7 +21,7 @@ from apac.progress import Progress
 # In batches of the network: images that go together, and the passes of all of them in a round where they are few, which
 # keeps every core busy.
 TOGETHER = 16
-FILL = 4
+FILL = 16
 MEMORY = 64 << 20  # bytes of a batch of passes: where there are many classes, fewer images go together
 # After so many passes, the few images that are left of several groups go on together and share the draws of Θ.
 PUT_OFF = 256

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -33,9 +34,9 @@ class Homography(Deformation):
         settle_outside(self)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> HomographyParameters:
-        noise = self.std * torch.randn(n, 9, generator=generator, device=generator.device)
-        noise[:, 8] = 0  # H33 = 1
-        return HomographyParameters(torch.eye(3, device=generator.device) + noise.view(n, 3, 3))
+        noise = torch.randn(n, 9, generator=generator, device=generator.device)
+        identity, spread = _around_identity(self.std, generator.device)
+        return HomographyParameters(identity + (spread * noise).view(n, 3, 3))
 
     def apply(self, images: Tensor, parameters: HomographyParameters) -> Tensor:
         return warp(images, [self], [parameters])
@@ -45,3 +46,9 @@ class Homography(Deformation):
         # from [-1, 1] to pixels: D⁻¹ H D with D = diag(2/W, 2/H, 1)
         to_unit = parameters.matrix.new_tensor([2 / width, 2 / height, 1.0])
         return Flow(matrix=parameters.matrix * to_unit / to_unit[:, None])
+
+
+@lru_cache(maxsize=8)
+def _around_identity(std: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The mean (3, 3) and the standard deviation (9,) of the elements, made once: a draw of one Θ is short."""
+    return torch.eye(3, device=device), torch.tensor([std] * 8 + [0.0], device=device)  # H33 = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -44,8 +45,8 @@ class Thickness(Deformation):
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ThicknessParameters:
         theta = torch.rand(n, generator=generator, device=generator.device)
-        thin = (theta >= self.dilate) & (theta < self.dilate + self.erode)
-        return ThicknessParameters((theta < self.dilate).to(torch.int8) - thin.to(torch.int8))
+        borders, changes = _changes(self.dilate, self.erode, generator.device)
+        return ThicknessParameters(changes[torch.bucketize(theta, borders, right=True)])
 
     def apply(self, images: Tensor, parameters: ThicknessParameters) -> Tensor:
         return by_tiles(self._apply, images, prepare(images, parameters))
@@ -92,3 +93,10 @@ def _extreme(images: Tensor, axis: int, first: int, size: int, pick: Callable[[T
         if offset:
             result = pick(result, images.index_select(axis, (places + offset).clamp(0, length - 1)))
     return result
+
+
+@lru_cache(maxsize=8)
+def _changes(dilate: float, erode: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where a number in [0, 1) falls, and what that means: dilation, erosion or nothing."""
+    borders = torch.tensor([dilate, dilate + erode], device=device)
+    return borders, torch.tensor([1, -1, 0], dtype=torch.int8, device=device)
