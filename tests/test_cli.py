@@ -287,7 +287,9 @@ def test_the_version_is_printed():
     assert re.fullmatch(r"apac \d+\.\d+\.\d+", call("--version").stdout.strip())
 
 
-def test_a_closed_pipe_ends_quietly(run, digit):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_pipe_ends_quietly(run, digit, unbuffered, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     command = shlex.join([sys.executable, "-m", "apac", "classify", str(run), str(digit[0]), "--passes", "1"])
     done = subprocess.run(f"{command} | head -c 0", shell=True, capture_output=True, text=True, check=False)
     assert done.stderr == "deciding: 100 %\n"

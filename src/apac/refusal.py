@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +39,13 @@ def kindly(command: Callable[..., None]) -> Callable[..., None]:
 def in_one_sentence(app: typer.Typer) -> None:
     """Run the command line, and say what is wrong with it without a box around it."""
     try:
-        sys.exit(app(prog_name="apac", standalone_mode=False))
+        status = app(prog_name="apac", standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(status)
+    except BrokenPipeError:
+        # Whoever read the output has enough. What is left of it goes nowhere, or Python would complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except Exception as error:
         # typer has no public name for its errors; a wrong option or command is one with these two.
         context, message = getattr(error, "ctx", None), getattr(error, "format_message", None)
