@@ -317,9 +317,9 @@ def test_reproduce_writes_a_report_that_stands_alone(tmp_path, monkeypatch, few)
     assert not re.search(r'(src|href)="(?!data:)', page)
     form = json.loads((out / "results.json").read_text())
     for name in ("deformed", "original"):
-        assert f"{100 * form[name]['evaluation']['plain']:.2f} %" in page
-        assert f"{100 * form[name]['evaluation']['plain']:.2f} %" in result.stdout
-    assert form["original"]["config"]["deformation"] == {"kind": "Compose", "parts": []}
+        assert f"{100 * form['trainings'][name]['evaluation']['plain']:.2f} %" in page
+        assert f"{100 * form['trainings'][name]['evaluation']['plain']:.2f} %" in result.stdout
+    assert form["trainings"]["original"]["config"]["deformation"] == {"kind": "Compose", "parts": []}
     assert [each["rule"]["error"] for each in form["certified"]] == [0.3, 0.1]
     for each in form["certified"]:
         assert f"<td>{each['mean']:.1f}</td>" in page
@@ -338,7 +338,7 @@ def test_reproduce_writes_a_report_that_stands_alone(tmp_path, monkeypatch, few)
     (out / "corrected.png").write_bytes(b"of an earlier report")
     assert call("reproduce", "mnist-5k-mlp", "--out", out, "--overwrite", "--seed", 1).exit_code == 0
     assert (out / "runs" / "mine" / "run.json").exists()
-    assert json.loads((out / "results.json").read_text())["deformed"]["config"]["seed"] == 1
+    assert json.loads((out / "results.json").read_text())["trainings"]["deformed"]["config"]["seed"] == 1
     assert not (out / "corrected.png").exists() or (out / "corrected.png").stat().st_size > 1000
 
 

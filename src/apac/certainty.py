@@ -6,7 +6,9 @@ import csv
 import io
 import math
 import time
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from apac.classify.sequential import Certified
 from apac.errors import InputError
 from apac.evaluate import check_classes, check_labels
 from apac.progress import Progress, silent
+from apac.storage import read_tensors, write_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +80,22 @@ class Agreement:
         return asdict(self)
 
 
-def certify(classifier: Classifier, images: Tensor, labels: Tensor, *, progress: Progress = silent) -> Certainty:
-    """Decide normalised images (N, C, H, W) with labels (N,) by the classifier's rule, which is a Certified."""
+def certify(
+    classifier: Classifier,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    keep: Path | None = None,
+    progress: Progress = silent,
+) -> Certainty:
+    """Decide normalised images (N, C, H, W) with labels (N,) by the classifier's rule, which is a Certified.
+
+    With a file `keep` the decision is kept there, and taken from there if it is found.
+    """
     if not isinstance(classifier.rule, Certified):
         raise InputError(f"the rule must be a Certified, got {classifier.rule!r}.")
     check_labels(images, labels)
-    began = time.monotonic()
-    decision = classifier.decide(images, progress=progress)
-    seconds = time.monotonic() - began
+    decision, seconds = _decide(classifier, images, keep, progress)
     check_classes(labels, decision.log_scores.shape[1])
     passes = decision.passes.double()
     certified = _stopped(decision, "certified")
@@ -102,6 +113,22 @@ def certify(classifier: Classifier, images: Tensor, labels: Tensor, *, progress:
         seconds=seconds,
         decision=decision,
     )
+
+
+def _decide(classifier: Classifier, images: Tensor, keep: Path | None, progress: Progress) -> tuple[Decision, float]:
+    """The decision and the seconds that it took."""
+    if keep is not None and keep.exists():
+        with suppress(InputError, KeyError, TypeError, ValueError):  # what is damaged is made anew
+            tensors, notes = read_tensors(keep, "")
+            stopped = tuple(notes["stopped"].split())
+            return Decision(**tensors, stopped=stopped, combine=classifier.combine), float(notes["seconds"])
+    began = time.monotonic()
+    decision = classifier.decide(images, progress=progress)
+    seconds = time.monotonic() - began
+    if keep is not None:
+        tensors = {f.name: getattr(decision, f.name) for f in fields(Decision) if f.name not in ("stopped", "combine")}
+        write_tensors(keep, tensors, {"stopped": " ".join(decision.stopped), "seconds": str(seconds)})
+    return decision, seconds
 
 
 def compare(decision: Decision, scores: Scores, labels: Tensor, seconds: float) -> Agreement:

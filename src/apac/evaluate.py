@@ -45,6 +45,7 @@ class Evaluation:
     wrong: tuple[int, ...]  # wrong by APAC with the largest M, or by the plain prediction where there is no row
     mcnemar: float  # p-value: the chance of so uneven a split of the changed images if neither rule were better
     scores: Scores | None  # after the largest M
+    seconds: float  # that the passes took, whenever they were made
 
     def to_json(self) -> dict[str, Any]:
         """All but the scores."""
@@ -108,6 +109,7 @@ def evaluate(
         wrong=_places(~after),
         mcnemar=mcnemar(len(corrected), len(spoiled)),
         scores=scores,
+        seconds=summing.seconds,
     )
 
 

@@ -141,8 +141,8 @@ def train(
 
 
 def load(folder: str | os.PathLike[str]) -> Run:
-    """The run that a training left in a folder."""
-    folder = Path(folder)
+    """The run that a training left in a folder, or one that comes with the package: "mnist-cnn", "cifar10-cnn"."""
+    folder = run_folder.find(Path(folder))
     config = run_folder.read_config(folder)
     form, tensors = run_folder.read(folder)
     network = models.build(config.network, generator=generator(config.seed, "initial weights", 0))

@@ -16,6 +16,7 @@ from apac.training.config import TrainConfig
 
 FORMAT = 1  # another number is refused
 AGAIN = "train it again with --overwrite"
+PRETRAINED = Path(__file__).parent / "pretrained"  # runs that come with the package
 RESULTS = ("evaluation.json", "evaluation.csv", "certified.json", "certified.csv", "passes.png")  # of apac evaluate
 
 
@@ -87,6 +88,12 @@ def holds_run(folder: Path) -> bool:
 
 def is_complete(folder: Path) -> bool:
     return holds_run(folder) and bool(_read_form(folder)["complete"])
+
+
+def find(folder: Path) -> Path:
+    """The folder itself, or the run of that name that comes with the package, where no folder holds one."""
+    shipped = PRETRAINED / folder
+    return shipped if not holds_run(folder) and holds_run(shipped) else folder
 
 
 def read_config(folder: Path) -> TrainConfig:

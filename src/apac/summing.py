@@ -35,7 +35,7 @@ class Summing:
         self.ready: Classifier | None = None  # the classifier, prepared once for all passes
         self.scores: Scores | None = None
         self.seconds = 0.0  # that the passes took, whenever they were made
-        self.key = "" if folder is None else _key(classifier, images)
+        self.key = "" if folder is None else key_of(classifier, images)
 
     def up_to(self, passes: int, *, progress: Progress = silent) -> Scores:
         """The scores of passes 0 … passes − 1, of which only those are made that are not known; `passes` may not
@@ -88,12 +88,12 @@ class Summing:
         return self.folder / f"{self.key}-{passes}.safetensors"
 
 
-def _key(classifier: Classifier, images: Tensor) -> str:
-    """A name for a network with its weights, deformation, seed and images."""
+def key_of(classifier: Classifier, images: Tensor, *others: object) -> str:
+    """A name for a network with its weights, deformation, seed and images, and for whatever else prints as it is."""
     network = classifier.network
     if not isinstance(network, nn.Module):
         raise InputError("scores can be kept only for a network that is a module, whose weights tell it from others.")
-    about = (network, classifier.deformation, classifier.seed, classifier.independent, images.shape)
+    about = (network, classifier.deformation, classifier.seed, classifier.independent, images.shape, *others)
     versions = (FORMAT, torch.__version__, version("augmented-pattern-classification"))
     digest = hashlib.blake2b(repr((*about, *versions)).encode(), digest_size=8)
     for tensor in (*network.state_dict().values(), images):

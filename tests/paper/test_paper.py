@@ -16,36 +16,66 @@ from apac import models
 from apac.certainty import Agreement, Certainty, Difference
 from apac.classify.scores import Scores
 from apac.evaluate import Evaluation, Row, evaluate
-from apac.paper import figures, recipes, report, table
+from apac.paper import recipes, report, table
+from apac.paper.figures import curves, linear_output
+from apac.paper.figures import images as pictures
 from apac.randomness import generator
 from decisions import made
 
+PER_CLASS = apac.PerClass({1: apac.Compose()}, default=apac.Flip(), classes=10)
+
 
 def evaluation(plain: float, *rows: Row) -> Evaluation:
-    return Evaluation(1000, 0, plain, 0.001, rows, (1, 2), (3,), (), 1.0, None)
+    return Evaluation(1000, 0, plain, 0.001, rows, (1, 2), (3,), (), 1.0, None, 0.0)
 
 
 @pytest.mark.parametrize("recipe", recipes.RECIPES.values(), ids=lambda recipe: recipe.name)
-def test_the_two_trainings_of_a_recipe_differ_in_the_deformation_alone(recipe):
-    differing = {
-        field.name
-        for field in fields(recipe.deformed)
-        if getattr(recipe.deformed, field.name) != getattr(recipe.original, field.name)
-    }
-    assert differing == {"deformation"}
-    assert recipe.deformed.deformation == apac.presets.mnist()
-    assert recipe.original.deformation == apac.Compose()
+def test_the_two_trainings_of_a_recipe_differ_in_the_deformation_and_the_epochs_alone(recipe):
+    deformed, other = recipe.trainings.values()
+    differing = {f.name for f in fields(deformed) if getattr(deformed, f.name) != getattr(other, f.name)}
+    assert differing == {"deformation"} | ({"epochs"} if recipe.share < 1 else set())
+    assert other.epochs == round(recipe.share * deformed.epochs)
+    if recipe.name.endswith("distinctive"):
+        assert other.deformation == apac.presets.mnist()
+    else:
+        assert deformed.deformation == (apac.presets.mnist() if "mnist" in recipe.name else apac.presets.cifar10())
+        assert other.deformation == apac.Compose()
 
 
-def test_the_summary_is_in_the_papers_order_with_its_numbers_beside():
+@pytest.mark.parametrize("name", recipes.TABLE)
+def test_the_papers_schedule_is_the_papers(name):
+    trainings = recipes.find(name, seed=3, schedule="paper").trainings
+    rate, l2 = {
+        "mnist-cnn": (2**-4, 5e-7),
+        "mnist-mlp": (2**-5, 5e-6),
+        "cifar10-cnn": (2**-8, 5e-7),
+        "cifar10-mlp": (2**-8, 5e-7),
+    }[name]
+    for config in trainings.values():
+        assert (config.epochs, config.batch, config.rate, config.l2) == (15_000, 100, rate, l2)
+        assert (config.schedule, config.optimizer, config.momentum) == ("paper", "sgd", 0.9)
+        assert (config.warmup, config.average, config.validation, config.seed) == (0, 0, 0, 3)
+
+
+def test_a_recipe_takes_as_many_epochs_as_the_hours_allow(monkeypatch):
+    recipe, images = recipes.find("mnist-cnn"), torch.zeros(60_000, 1, 28, 28, dtype=torch.uint8)
+    asked = []
+    monkeypatch.setattr(recipes, "epochs_within", lambda config, images, seconds: asked.append(seconds) or 60)
+    shorter = recipe.within(2, images)
+    assert [config.epochs for config in shorter.trainings.values()] == [60, 12]
+    assert asked == [pytest.approx(2 * 3600 / (1 + recipe.share))]
+
+
+def test_the_summary_is_in_the_order_given_with_the_papers_numbers_beside():
     deformed = evaluation(0.0105, Row(1, 0.03, 0.03, 0.01), Row(16384, 0.0023, 0.0024, 0.0001))
-    summary = table.summary(deformed, evaluation(0.022), recipes.PAPER_TABLE["mnist-cnn"])
-    assert [row[2:] for row in summary.rows] == [
-        ("2.20 % ± 0.46", "0.69 %"),
-        ("1.05 % ± 0.32", "0.39 %"),
-        ("0.23 % ± 0.15", "0.23 %"),
-    ]
-    assert summary.rows[2][1] == "APAC, 16,384 passes"
+    paper = recipes.PAPER_TABLE["mnist-cnn"]
+    summary = table.summary({"original": evaluation(0.022), "deformed": deformed}, paper)
+    assert summary.rows == (
+        ("original data", "plain", "2.20 % ± 0.46", "0.69 %"),
+        ("deformed data", "plain", "1.05 % ± 0.32", "0.39 %"),
+        ("deformed data", "APAC, 16,384 passes", "0.23 % ± 0.15", "0.23 %"),
+    )
+    assert [row[3] for row in table.summary({"distinctive": deformed}, paper).rows] == ["not tried"] * 2
     assert table.changes(deformed) == "APAC corrected 2 and spoiled 1 of the 1,000 plain predictions (McNemar p = 1)."
 
 
@@ -68,12 +98,15 @@ def test_figures_are_drawn_for_grey_and_colour_images_with_and_without_errors(sh
     assert right.wrong == ()
     classes = [f"class {c}" for c in range(10)]
     drawn = [
-        figures.deformed_samples(images[:3], apac.presets.cifar10()),
-        figures.error_against_m(result, result),
-        figures.misclassified(images, labels, result, classes),
-        figures.misclassified(images, labels, right, classes),
-        figures.corrected(images[:1], labels[:1], classifier, images[:1], classes),
-        figures.first_layer_weights([("a", network), ("b", network)], shape),
+        pictures.deformed_samples(images[:3], labels[:3], apac.presets.cifar10()),
+        pictures.deformed_samples(images[:3], labels[:3], PER_CLASS),
+        linear_output.linear_output(images, labels, classifier, 5, images[5], classes),
+        curves.networks_against_m({"a": result, "b": right}),
+        curves.error_against_m(result, result),
+        pictures.misclassified(images, labels, result, classes),
+        pictures.misclassified(images, labels, right, classes),
+        pictures.corrected(images[:1], labels[:1], classifier, images[:1], classes),
+        pictures.first_layer_weights({"a": network, "b": network}, shape),
     ]
     for picture in drawn:
         with Image.open(io.BytesIO(picture)) as image:
@@ -83,7 +116,7 @@ def test_figures_are_drawn_for_grey_and_colour_images_with_and_without_errors(sh
 
 def test_a_convolutional_network_has_no_weight_maps_to_draw():
     network = models.build("mnist-cnn", generator=generator(0, "test", 0))
-    assert figures.first_layer_weights([("cnn", network)], (1, 28, 28)) is None
+    assert pictures.first_layer_weights({"cnn": network}, (1, 28, 28)) is None
 
 
 def certainty(decision: apac.Decision, error: float = 1e-4, **others: float) -> Certainty:
@@ -135,19 +168,20 @@ def assert_drawn(picture: bytes) -> None:
 )
 def test_passes_are_drawn_over_any_margins(name):
     decision = DECISIONS[name]
-    assert_drawn(figures.passes_against_margin(decision, torch.zeros(len(decision.stopped), dtype=torch.long)))
+    assert_drawn(curves.passes_against_margin(decision, torch.zeros(len(decision.stopped), dtype=torch.long)))
 
 
 @pytest.mark.parametrize("name", [name for name in DECISIONS if "margin" not in name])
 def test_certainty_is_drawn_beside_fixed_numbers_for_any_passes(name):
     result = certainty(DECISIONS[name], wrong=0.0)
-    assert_drawn(figures.certified([result], evaluation(0.0, Row(1, 0.0, 0.0, 0.0))))
+    assert_drawn(curves.certified([result], evaluation(0.0, Row(1, 0.0, 0.0, 0.0))))
 
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures as they are, not as PNG."""
-    monkeypatch.setattr(figures, "_png", lambda figure: figure)
+    monkeypatch.setattr(curves, "png", lambda figure: figure)
+    monkeypatch.setattr(linear_output, "png", lambda figure: figure)
 
 
 def legend(figure) -> dict[str, int]:
@@ -157,7 +191,7 @@ def legend(figure) -> dict[str, int]:
 
 def test_the_legend_counts_the_certified_the_wrong_and_the_uncertain(drawn):
     decision = made(["certified"] * 4 + ["limit"] * 2, labels=[0, 0, 0, 1, 1, 0], passes=[32] * 4 + [64] * 2)
-    assert legend(figures.passes_against_margin(decision, torch.zeros(6, dtype=torch.long))) == {
+    assert legend(curves.passes_against_margin(decision, torch.zeros(6, dtype=torch.long))) == {
         "certified, and the true class": 3,
         "certified, and not the true class": 1,
         "not certain at the limit": 2,
@@ -165,21 +199,46 @@ def test_the_legend_counts_the_certified_the_wrong_and_the_uncertain(drawn):
 
 
 def test_an_image_that_was_not_decided_is_not_called_certified(drawn):
-    found = legend(figures.passes_against_margin(DECISIONS["one not decided"], torch.zeros(3, dtype=torch.long)))
+    found = legend(curves.passes_against_margin(DECISIONS["one not decided"], torch.zeros(3, dtype=torch.long)))
     assert sum(count for text, count in found.items() if text.startswith("certified")) == 1
 
 
 @pytest.mark.parametrize(("combine", "what"), [("product", "log-probability"), ("sum", "probability")])
 def test_the_axis_names_what_ranks_the_classes(drawn, combine, what):
-    figure = figures.passes_against_margin(made(["certified"], combine=combine), torch.tensor([0]))
+    figure = curves.passes_against_margin(made(["certified"], combine=combine), torch.tensor([0]))
     assert figure.axes[0].get_xlabel() == f"margin: mean {what} of the label less that of the second class"
+
+
+def test_virtual_samples_lie_where_the_network_puts_the_first_passes(drawn, random):
+    images, labels = torch.rand(30, 1, 6, 6, generator=random), torch.arange(30) % 3
+    weights = torch.randn(36, 3, generator=random)
+    classifier = apac.Classifier(lambda x: x.flatten(1) @ weights, apac.Homography(), apac.FixedPasses(8), seed=4)
+    logits = images.flatten(1) @ weights
+    index = int((logits.argmax(1) != labels).nonzero()[0])
+    truth, other = int(labels[index]), int(logits[index].argmax())
+    figure = linear_output.linear_output(images, labels, classifier, index, images[index], "abc")
+    left, right = figure.axes[:2]
+    points = {c.get_label(): c.get_offsets().data for c in right.collections}
+    np.testing.assert_allclose(points[f"class {'abc'[other]}"], logits[labels == other][:, [other, truth]], rtol=1e-4)
+    np.testing.assert_allclose(points[f"class {'abc'[truth]}"], logits[labels == truth][:, [other, truth]], rtol=1e-4)
+    theta = apac.Homography().sample(1, (1, 6, 6), generator=generator(4, "pass", 7))
+    seventh = apac.Homography().apply(images[index : index + 1], theta).flatten(1) @ weights
+    virtual = points["virtual samples"]
+    assert len(virtual) == 1000
+    np.testing.assert_allclose(virtual[7], seventh[0, [other, truth]], rtol=1e-4)
+    favour = int((virtual[:, 1] > virtual[:, 0]).sum())
+    assert right.get_title() == f"{favour:,} of 1,000 virtual samples favour the truth"
+    assert (left.get_xlabel(), left.get_ylabel()) == (
+        f"output of class {'abc'[other]}",
+        f"output of class {'abc'[truth]}",
+    )
 
 
 def test_every_image_is_in_one_bar_of_the_strictest_rule(drawn):
     passes = [16, 16, 32, 48, 80, 1040, 1040, 9999, 16384]
     strict = certainty(made(["certified"] * 8 + ["limit"], passes=passes), error=0.001, wrong=0.01)
     loose = certainty(made(["certified"] * 9, passes=16), error=0.1, wrong=0.03)
-    figure = figures.certified([loose, strict], evaluation(0.05, Row(1, 0.2, 0.2, 0.1), Row(64, 0.02, 0.02, 0.01)))
+    figure = curves.certified([loose, strict], evaluation(0.05, Row(1, 0.2, 0.2, 0.1), Row(64, 0.02, 0.02, 0.01)))
     left, right = figure.axes
     bars = [(bar.get_x(), bar.get_x() + bar.get_width(), bar.get_height()) for bar in left.patches]
     assert [height for _, _, height in bars] == [sum(low <= p < high for p in passes) for low, high, _ in bars]

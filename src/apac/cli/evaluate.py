@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apac.cli.options import Error, Limit, RunFolder, Seed, certified
+from apac.cli.options import Error, Limit, RunFolder, Seed, certified, numbers_of_passes
 from apac.errors import InputError
 from apac.refusal import kindly
 from apac.terminal import print_table, watched
@@ -50,7 +50,7 @@ def evaluate(
 
     if rule == "fixed":
         _refuse({"--error": error, "--limit": limit, "--against": against}, "--rule certified")
-        _fixed(run, load(run), _numbers("1,4,16,64,256" if passes is None else passes), seed)
+        _fixed(run, load(run), numbers_of_passes("1,4,16,64,256" if passes is None else passes), seed)
     elif rule == "certified":
         _refuse({"--passes": passes}, "--rule fixed")
         chosen = certified(error, limit)
@@ -59,7 +59,7 @@ def evaluate(
         raise InputError(f"--rule is fixed or certified, got {rule!r}.")
 
 
-def _fixed(folder: Path, run: Run, marks: list[int], seed: int) -> None:
+def _fixed(folder: Path, run: Run, marks: tuple[int, ...], seed: int) -> None:
     from apac import data
     from apac.evaluate import evaluate as measure
     from apac.paper.table import changes, error_against_m
@@ -67,7 +67,7 @@ def _fixed(folder: Path, run: Run, marks: list[int], seed: int) -> None:
     from apac.storage import write_json, write_text
 
     if _mention_no_deformation(run):
-        marks = []
+        marks = ()
     with watched() as progress, _going_on():
         dataset = data.load(run.config.data, progress=progress)
         images = run.normalise(dataset.test_images)
@@ -85,7 +85,8 @@ def _fixed(folder: Path, run: Run, marks: list[int], seed: int) -> None:
 def _certified(folder: Path, run: Run, rule: Certified, against: int | None, seed: int) -> None:
     from apac import data
     from apac.certainty import certify, compare, to_csv
-    from apac.paper import figures, table
+    from apac.paper import table
+    from apac.paper.figures.curves import passes_against_margin
     from apac.run_folder import scores_of
     from apac.storage import write_bytes, write_json, write_text
     from apac.summing import Summing
@@ -100,7 +101,7 @@ def _certified(folder: Path, run: Run, rule: Certified, against: int | None, see
         form = result.to_json() | {"plain": plain}
         write_json(folder / "certified.json", form)
         write_text(folder / "certified.csv", to_csv(result.decision, labels))
-        write_bytes(folder / "passes.png", figures.passes_against_margin(result.decision, labels))
+        write_bytes(folder / "passes.png", passes_against_margin(result.decision, labels))
     print_table(table.certainty(result, plain))
     print(f"wrote {', '.join(str(folder / name) for name in ('certified.json', 'certified.csv', 'passes.png'))}")
     if against is None:
@@ -140,14 +141,3 @@ def _refuse(options: Mapping[str, object], rule: str) -> None:
     for name, value in options.items():
         if value is not None:
             raise InputError(f"{name} goes with {rule}; leave it out, or add that.")
-
-
-def _numbers(text: str) -> list[int]:
-    from apac.classify.stopping import FixedPasses
-
-    try:
-        return [FixedPasses(int(part)).passes for part in text.split(",")]
-    except InputError:
-        raise
-    except ValueError:
-        raise InputError(f"--passes takes whole numbers separated by commas, such as 1,4,16, got {text!r}.") from None

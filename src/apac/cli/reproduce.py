@@ -8,15 +8,24 @@ from typing import Annotated
 
 import typer
 
-from apac.cli.options import Overwrite, Resume, Seed
+from apac.cli.options import Overwrite, Resume, Seed, numbers_of_passes
+from apac.errors import InputError
 from apac.refusal import kindly
 from apac.terminal import print_table, watched
 
 
 @kindly
 def reproduce(
-    recipe: Annotated[str, typer.Argument(help="mnist-5k-cnn or mnist-5k-mlp.")] = "mnist-5k-cnn",
+    recipe: Annotated[
+        str,
+        typer.Argument(help="mnist-5k-cnn, mnist-5k-mlp, mnist-cnn, mnist-mlp, cifar10-cnn, cifar10-mlp, all, ..."),
+    ] = "mnist-5k-cnn",
     out: Annotated[Path, typer.Option(help="The folder for the report.")] = Path("report"),
+    hours: Annotated[
+        float | None, typer.Option(help="As many epochs as fit.", show_default="the recipe's epochs")
+    ] = None,
+    schedule: Annotated[str, typer.Option(help="short, or paper: 15,000 epochs with the paper's rates.")] = "short",
+    passes: Annotated[str | None, typer.Option(help="The M to evaluate.", show_default="the recipe's")] = None,
     seed: Seed = 0,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -25,22 +34,43 @@ def reproduce(
 
     Example:  apac reproduce --out report
 
-    Without a recipe: the paper's MNIST network on the 5,000 digits that come with the package.
+    Without a recipe: the paper's MNIST network on the 5,000 digits that come with the package. With all: the paper's
+    whole table, in a folder each.
     """
-    from apac.paper import recipes, table
+    from dataclasses import replace
+
+    from apac.paper import present, recipes, table, whole
     from apac.paper.reproduce import reproduce as make
 
-    chosen = recipes.find(recipe, seed=seed)
+    names = recipes.TABLE if recipe == "all" else (recipe,)
+    chosen = [recipes.find(name, seed=seed, schedule=schedule) for name in names]
+    if hours is not None and schedule == "paper":
+        raise InputError("the paper's schedule has 15,000 epochs, however long they take; leave out --hours.")
+    if hours is not None and not hours > 0:
+        raise InputError(f"--hours takes a number above 0, got {hours:g}.")
+    if passes is not None:
+        chosen = [replace(each, passes=numbers_of_passes(passes)) for each in chosen]
+    results = []
     try:
-        with watched() as progress:
-            result = make(chosen, out, resume=resume, overwrite=overwrite, progress=progress)
+        for each in chosen:
+            folder = out / each.name if recipe == "all" else out
+            with watched() as progress:
+                result = make(each, folder, hours=hours, resume=resume, overwrite=overwrite, progress=progress)
+                present.write(result, folder)
+            results.append(result)
+            for shown in present.tables(result):
+                print_table(shown)
+            print(table.changes(result.evaluation))
+            seconds = f"training {result.training:,.0f} s, deciding {result.deciding:,.0f} s"
+            print(f"wrote {folder / 'report.html'} ({seconds})")
     except KeyboardInterrupt:
+        more = "" if passes is None else f"--passes {passes} "
+        more += "--schedule paper " if schedule == "paper" else ""
         raise KeyboardInterrupt(
             f"stopped, and what is done is kept; go on with: "
-            f"apac reproduce {recipe} --seed {seed} --resume --out {shlex.quote(str(out))}"
+            f"apac reproduce {recipe} --seed {seed} {more}--resume --out {shlex.quote(str(out))}"
         ) from None
-    print_table(table.error_against_m(result.deformed))
-    print_table(table.certainties(result.certified, result.deformed))
-    print_table(table.summary(result.deformed, result.original, chosen.paper))
-    print(table.changes(result.deformed))
-    print(f"wrote {out / 'report.html'} (training {result.training:.0f} s, deciding {result.deciding:.0f} s)")
+    if recipe == "all":
+        whole.write(results, out)
+        print_table(whole.errors(results))
+        print(f"wrote {out / 'report.html'}")

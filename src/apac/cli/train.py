@@ -27,6 +27,11 @@ def train(
     schedule: Annotated[
         str | None, typer.Option(help="paper (times 0.9993 an epoch) or cosine.", show_default="paper")
     ] = None,
+    warmup: Annotated[
+        float | None, typer.Option(help="Part of the training in which the rate grows.", show_default="0")
+    ] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd or muon.", show_default="sgd")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Of the steps.", show_default="0.9")] = None,
     l2: Annotated[float | None, typer.Option(help="L2 factor on the weights.", show_default="the paper's")] = None,
     average: Annotated[
         float | None, typer.Option(help="Decay a step of averaged weights; 0: none.", show_default="0")
@@ -58,6 +63,9 @@ def train(
         "batch": batch,
         "rate": rate,
         "schedule": schedule,
+        "warmup": warmup,
+        "optimizer": optimizer,
+        "momentum": momentum,
         "l2": l2,
         "average": average,
         "validation": validation,

@@ -33,7 +33,7 @@ Normalisation = Scaling | Whitening
 
 def normalisation_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalisation:
     """What `kind` and `tensors()` were taken from."""
-    wanted = {Scaling.kind: set[str](), Whitening.kind: {"mean", "matrix"}}
+    wanted = {Scaling.kind: set[str](), Whitening.kind: {"mean", "triangle"}}
     if kind not in wanted:
         raise InputError(f"there is no normalisation {kind!r}; this version knows {', '.join(wanted)}.")
     if set(tensors) != wanted[kind]:
@@ -41,4 +41,4 @@ def normalisation_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalisatio
             f"the normalisation {kind!r} has the tensors {sorted(wanted[kind])}, not {sorted(tensors)}; "
             "the run is damaged, so train it again."
         )
-    return Scaling() if kind == Scaling.kind else Whitening(**tensors)
+    return Scaling() if kind == Scaling.kind else Whitening.from_tensors(**tensors)

@@ -22,7 +22,7 @@ class Whitening:
     """(pixels / 255 − mean) · matrix, with all that `fit` was asked for folded into the two."""
 
     mean: Tensor  # (D,) float32, D = C · H · W
-    matrix: Tensor  # (D, D) float32, symmetric
+    matrix: Tensor  # (D, D) float32, symmetric, each number one that half precision has
 
     kind: ClassVar[str] = "zca"
 
@@ -49,14 +49,29 @@ class Whitening:
         return whitened
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"mean": self.mean, "matrix": self.matrix}
+        """The mean, and half of the matrix in half precision, which is all of it: 9 MB for CIFAR-10 instead of 37."""
+        row, column = _triangle(len(self.mean))
+        return {"mean": self.mean, "triangle": self.matrix[row, column].half()}
+
+    @staticmethod
+    def from_tensors(mean: Tensor, triangle: Tensor) -> Whitening:
+        size = mean.numel()
+        row, column = _triangle(size)
+        if triangle.shape != row.shape:
+            raise InputError(
+                f"the triangle of a whitening of {size} values has {len(row)} numbers, not {triangle.numel()}."
+            )
+        matrix = torch.empty(size, size)
+        matrix[row, column] = matrix[column, row] = triangle.float()
+        return Whitening(mean, matrix)
 
 
 def fit(images: Tensor, *, epsilon: float = 0.1, scale: float = 0.25) -> Whitening:
     """Fit on (N, C, H, W) uint8: x = pixels / 255 / scale has the covariance U Λ Uᵀ, and W = U (Λ + epsilon)^(−1/2) Uᵀ.
 
     The covariance divides by N. `epsilon` keeps the noise in directions of little variance from being blown up; it is
-    measured in the units of x, which is why `scale` matters.
+    measured in the units of x, which is why `scale` matters. W is rounded to half precision, so that what is stored is
+    what was trained with; whitened pixels change by about 0.1 % of their spread.
     """
     check_pixels(images)
     if len(images) == 0:
@@ -71,7 +86,7 @@ def fit(images: Tensor, *, epsilon: float = 0.1, scale: float = 0.25) -> Whiteni
     gains = (variances.clamp_min(0) + epsilon).rsqrt()
     matrix = (directions * gains) @ directions.T
     matrix = (matrix + matrix.T) / (2 * scale)
-    return Whitening((mean / 255).float(), matrix.float())
+    return Whitening((mean / 255).float(), matrix.half().float())
 
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,6 +100,12 @@ def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
         products += chunk.T @ chunk
     mean = total / count
     return mean + MIDDLE, products / count - torch.outer(mean, mean)
+
+
+def _triangle(size: int) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the numbers of a symmetric matrix that tell the others."""
+    row, column = torch.tril_indices(size, size)
+    return row, column
 
 
 def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,20 +22,29 @@ class HomographyParameters:
 class Homography(Deformation):
     """A projective map H whose eight free elements are Gaussian around the identity.
 
-    H11, H22 ~ N(1, std²), the other six ~ N(0, std²). Coordinates span [-1, 1] over the image, pixel edges included,
-    with the origin at its centre; H takes the output to the input.
+    H11, H22 ~ N(1, std²), the other six ~ N(0, std²), or N(0, shear²) for H12 and H21, which rotate and shear.
+    Coordinates span [-1, 1] over the image, pixel edges included, with the origin at its centre; H takes the output to
+    the input.
     """
 
     std: float = 0.1
     outside: Outside = 0.0
+    shear: float | None = None  # std, where it is None
 
     def __post_init__(self) -> None:
         settle_number(self, "std", least=0)
         settle_outside(self)
+        if self.shear is not None:
+            settle_number(self, "shear", least=0)
+
+    def __repr__(self) -> str:
+        shear = "" if self.shear is None else f", shear={self.shear!r}"
+        return f"Homography(std={self.std!r}, outside={self.outside!r}{shear})"
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> HomographyParameters:
         noise = torch.randn(n, 9, generator=generator, device=generator.device)
-        identity, spread = _around_identity(self.std, generator.device)
+        shear = self.std if self.shear is None else self.shear
+        identity, spread = _around_identity(self.std, shear, generator.device)
         return HomographyParameters(identity + (spread * noise).view(n, 3, 3))
 
     def apply(self, images: Tensor, parameters: HomographyParameters) -> Tensor:
@@ -49,6 +58,7 @@ class Homography(Deformation):
 
 
 @lru_cache(maxsize=8)
-def _around_identity(std: float, device: torch.device) -> tuple[Tensor, Tensor]:
+def _around_identity(std: float, shear: float, device: torch.device) -> tuple[Tensor, Tensor]:
     """The mean (3, 3) and the standard deviation (9,) of the elements, made once: a draw of one Θ is short."""
-    return torch.eye(3, device=device), torch.tensor([std] * 8 + [0.0], device=device)  # H33 = 1
+    spread = [[std, shear, std], [shear, std, std], [std, std, 0.0]]  # H33 = 1
+    return torch.eye(3, device=device), torch.tensor(spread, device=device).flatten()

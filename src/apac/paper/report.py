@@ -38,6 +38,7 @@ class Section:
     picture: bytes = b""  # PNG
     caption: str = ""
     facts: Mapping[str, str] | None = None
+    links: Mapping[str, str] | None = None  # what each is to, by address
 
 
 def html(title: str, lead: str, sections: Sequence[Section]) -> str:
@@ -65,6 +66,9 @@ def _section(section: Section) -> str:
     if section.facts:
         rows = "".join(f"<dt>{escape(k)}</dt><dd><code>{escape(v)}</code></dd>" for k, v in section.facts.items())
         parts.append(f"<dl>{rows}</dl>")
+    if section.links:
+        items = "".join(f'<li><a href="{escape(to)}">{escape(what)}</a></li>' for to, what in section.links.items())
+        parts.append(f"<ul>{items}</ul>")
     return "\n".join(parts)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from apac.certainty import Agreement, Certainty
 from apac.classify.decision import rank
 from apac.evaluate import Evaluation
-from apac.paper.recipes import PaperRow
+from apac.paper.recipes import Errors
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,25 @@ def error_against_m(evaluation: Evaluation) -> Table:
     )
 
 
-def summary(deformed: Evaluation, original: Evaluation, paper: PaperRow) -> Table:
-    """The paper's Table 2 with this run beside it."""
-    largest = deformed.rows[-1]
+def summary(evaluations: Mapping[str, Evaluation], paper: Mapping[str, Errors]) -> Table:
+    """The trainings by name, with the paper's errors beside those that it made."""
 
     def here(error: float) -> str:
-        return f"{percent(error)} ± {100 * math.sqrt(error * (1 - error) / deformed.images):.2f}"
+        return f"{percent(error)} ± {100 * math.sqrt(error * (1 - error) / images):.2f}"
 
-    return Table(
-        f"Test error on {deformed.images:,} images, ± one standard error of such a share",
-        ("trained on", "decided by", "here", "paper"),
-        (
-            ("original data", "plain", here(original.plain), f"{paper.original:.2f} %"),
-            ("deformed data", "plain", here(deformed.plain), f"{paper.plain:.2f} %"),
-            ("deformed data", f"APAC, {largest.passes:,} passes", here(largest.product), f"{paper.apac:.2f} %"),
-        ),
-    )
+    def there(error: float | None) -> str:
+        return "not tried" if error is None else f"{error:.2f} %"
+
+    images, rows = 0, []
+    for name, evaluation in evaluations.items():
+        images, theirs = evaluation.images, paper.get(name)
+        rows.append((f"{name} data", "plain", here(evaluation.plain), there(theirs.plain if theirs else None)))
+        if evaluation.rows:
+            largest = evaluation.rows[-1]
+            rule = f"APAC, {largest.passes:,} passes"
+            rows.append((f"{name} data", rule, here(largest.product), there(theirs.apac if theirs else None)))
+    title = f"Test error on {images:,} images, ± one standard error of such a share"
+    return Table(title, ("trained on", "decided by", "here", "paper"), tuple(rows))
 
 
 def changes(evaluation: Evaluation) -> str:

@@ -23,6 +23,7 @@ from apac.progress import Progress, silent
 from apac.randomness import generator
 from apac.training.batches import batches
 from apac.training.config import TrainConfig
+from apac.training.muon import Muon
 
 DECAY = 0.9993  # of the rate, an epoch (paper)
 
@@ -47,7 +48,7 @@ class State:
 
     network: nn.Module
     averaged: nn.Module | None  # the running mean of the weights
-    optimizer: torch.optim.SGD
+    optimizer: torch.optim.Optimizer
     step: int = 0
     loss_sum: float = 0.0  # over the steps of the epoch under way
     seconds: float = 0.0
@@ -62,17 +63,20 @@ class State:
 def begin(config: TrainConfig) -> State:
     """The state before the first step."""
     network = models.build(config.network, generator=generator(config.seed, "initial weights", 0))
-    weights = [p for p in network.parameters() if p.ndim > 1]
+    return State(network, copy.deepcopy(network) if config.average else None, _optimizer(network, config))
+
+
+def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    *hidden, last = [p for p in network.parameters() if p.ndim > 1]
     biases = [p for p in network.parameters() if p.ndim == 1]
     assert config.rate is not None
-    groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": config.l2}, {"params": biases}]
-    optimizer = torch.optim.SGD(
-        groups,
-        lr=config.rate,
-        momentum=config.momentum,
-        fused=True,
-    )
-    return State(network, copy.deepcopy(network) if config.average else None, optimizer)
+    groups: list[dict[str, Any]]
+    if config.optimizer == "muon":
+        decay = {"weight_decay": config.l2}
+        groups = [{"params": hidden, "orthogonal": True, **decay}, {"params": [last], **decay}, {"params": biases}]
+        return Muon(groups, lr=config.rate, momentum=config.momentum)
+    groups = [{"params": [*hidden, last], "weight_decay": config.l2}, {"params": biases}]
+    return torch.optim.SGD(groups, lr=config.rate, momentum=config.momentum, fused=True)
 
 
 def advance(
@@ -140,9 +144,13 @@ def _virtual_samples(config: TrainConfig, images: Tensor, labels: Tensor, step: 
 def rate_at(config: TrainConfig, step: int, steps: int) -> float:
     """The learning rate of a step, with so many steps an epoch."""
     assert config.rate is not None
+    total = steps * config.epochs
+    warm = config.warmup * total
+    if step < warm:
+        return config.rate * (step + 1) / (warm + 1)
     if config.schedule == "paper":
         return config.rate * DECAY ** (step // steps)
-    return config.rate * 0.5 * (1 + math.cos(math.pi * step / (steps * config.epochs)))
+    return config.rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / (total - warm)))
 
 
 def deform(deformation: Deformation, originals: Tensor, labels: Tensor, random: torch.Generator) -> Tensor:

@@ -1,0 +1,63 @@
+"""What the figures share: colours, images, bars, axes, and the way to PNG. This file alone imports matplotlib."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+from torch import Tensor
+
+APAC, SUM, PLAIN, ORIGINAL = "#1f5fa8", "#7aa6d6", "#c1571d", "#8a8a8a"
+NETWORKS = ("#1f5fa8", "#2f8f5b", "#8a4fa3", "#b8860b")  # to tell several networks apart
+
+
+def blank(width: float, height: float) -> Figure:
+    """An empty figure of so many inches."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def passes_axis(axes: Any) -> None:
+    axes.set_xscale("log", base=4)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def show_image(axes: Any, image: Tensor) -> None:
+    """One image (C, H, W) in [0, 1], grey or colour, without ticks."""
+    pixels = image.clamp(0, 1).permute(1, 2, 0).numpy()
+    axes.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=1)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
+def top_two(axes: Any, shares: Tensor, classes: Sequence[str], truth: int) -> None:
+    """Bars of the two most probable classes beside an image, as high as it is for probability 1; blue is the truth."""
+    inset = axes.inset_axes((1.04, 0.0, 0.3, 1.0))
+    values, best = shares.topk(2)
+    inset.bar([0, 1], values.tolist(), color=[APAC if int(c) == truth else PLAIN for c in best])
+    inset.set(ylim=(0, 1), xlim=(-0.6, 1.6), yticks=[], xticks=[0, 1])
+    inset.set_xticklabels([classes[int(c)] for c in best], fontsize=7)
+    inset.tick_params(length=0, pad=1)
+    inset.spines[:].set(color="#bbbbbb", linewidth=0.6)
+
+
+def bars(axes: Any, log_scores: Tensor, classes: Sequence[str], truth: int, title: str) -> None:
+    best = int(log_scores.argmax())
+    colours = [APAC if c == truth else PLAIN if c == best else "#cccccc" for c in range(len(classes))]
+    axes.bar(range(len(classes)), log_scores.tolist(), color=colours)
+    axes.set_title(f"{title}: {classes[best]}", fontsize=8, color=APAC if best == truth else PLAIN)
+    axes.set_xticks(range(len(classes)), classes, fontsize=8)
+    axes.tick_params(axis="y", labelsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def png(figure: Figure) -> bytes:
+    FigureCanvasAgg(figure)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=150, bbox_inches="tight", pad_inches=0.08)
+    return file.getvalue()

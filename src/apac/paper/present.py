@@ -1,0 +1,215 @@
+"""What one recipe came to, for people and for machines: report.html, the figures, results.json and results.csv."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from apac.classify.stopping import FixedPasses
+from apac.evaluate import Evaluation
+from apac.paper import report, table
+from apac.paper.figures import curves, images
+from apac.paper.figures.linear_output import linear_output
+from apac.paper.recipes import ORIGINAL
+from apac.paper.reproduce import Result
+from apac.run import Run
+from apac.storage import write_bytes, write_json, write_text
+
+
+@dataclass(frozen=True)
+class Picture:
+    title: str
+    png: bytes
+    caption: str
+
+
+def write(result: Result, out: Path) -> None:
+    """Write `out`/report.html, results.json, results.csv and the figures."""
+    pictures = draw(result)
+    for name in ("corrected", "linear-output", "first-layer-weights"):  # not in every report: none may stay of another
+        if name not in pictures:
+            (out / f"{name}.png").unlink(missing_ok=True)
+    for name, picture in pictures.items():
+        write_bytes(out / f"{name}.png", picture.png)
+    write_json(out / "results.json", to_json(result))
+    write_text(out / "results.csv", result.evaluation.to_csv())
+    write_text(out / "report.html", _html(result, pictures))
+
+
+def draw(result: Result) -> dict[str, Picture]:
+    """The figures by file name."""
+    found: dict[str, Picture] = {}
+    if result.evaluation.corrected:
+        found |= _corrected(result)
+    found["error-against-m"] = Picture(
+        "Error against M",
+        _error_against_m(result),
+        f"The more passes, the better the expected loss of each class is known. {table.changes(result.evaluation)}",
+    )
+    if result.certified:
+        found["certified"] = Picture(
+            "Stopping when certain",
+            curves.certified(result.certified, result.evaluation),
+            "Left, how many passes an image takes until its decision is certain. Right, the test error over the mean "
+            "number of passes, for the same number for every image and for the certified rule with the allowed error "
+            "beside each point.",
+        )
+    return found | _samples(result)
+
+
+def _error_against_m(result: Result) -> bytes:
+    if result.recipe.beside == ORIGINAL:
+        return curves.error_against_m(result.evaluation, result.other)
+    return curves.networks_against_m(_evaluations(result))
+
+
+def _corrected(result: Result) -> dict[str, Picture]:
+    """Two images that APAC corrects: the one that it is surest of, and the one that plain prediction just misses."""
+    dataset, run, evaluation = result.dataset, result.run, result.evaluation
+    labels, classes = dataset.test_labels, dataset.classes
+    classifier = run.classifier(FixedPasses(evaluation.rows[-1].passes), seed=run.config.seed)
+    inputs = run.normalise(dataset.test_images)
+    assert evaluation.scores is not None
+    means = evaluation.scores.log_mean
+    surest = max(evaluation.corrected, key=lambda index: _lead(means[index]))
+    plain = classifier.plain(inputs[list(evaluation.corrected)])
+    nearest = min(range(len(plain)), key=lambda i: _lead(plain[i]))
+    closest = evaluation.corrected[nearest]
+    one = slice(surest, surest + 1)
+    pixels = dataset.test_images.float() / 255
+    return {
+        "corrected": Picture(
+            "How APAC decides",
+            images.corrected(inputs[one], labels[one], classifier, pixels[one], classes),
+            "A test image that the plain prediction gets wrong and APAC gets right. Bars beside an image: its two "
+            "most probable classes, blue for the truth. The mean log-probability "
+            "weighs what the network says of all virtual samples.",
+        ),
+        "linear-output": Picture(
+            "Between two classes",
+            linear_output(inputs, labels, classifier, closest, pixels[closest], classes),
+            "Outputs of the network before the softmax, of the true class and of the plain prediction, for the test "
+            "images of both. The image whose plain prediction is wrong by the least, and where its virtual samples "
+            "lie: above the dotted line the truth is ahead.",
+        ),
+    }
+
+
+def _samples(result: Result) -> dict[str, Picture]:
+    dataset, run = result.dataset, result.run
+    labels, classes = dataset.test_labels, dataset.classes
+    pixels = dataset.test_images.float() / 255
+    assert run.config.deformation is not None
+    first = [int((labels == c).nonzero()[0]) for c in range(min(8, len(classes)))]  # of each of the first eight classes
+    largest, wrong = result.evaluation.rows[-1].passes, result.evaluation.wrong
+    shown = "All test images" if len(wrong) <= images.MOST else f"{images.MOST} of the {len(wrong):,} test images"
+    found = {
+        "deformed-samples": Picture(
+            "Deformed samples",
+            images.deformed_samples(pixels[first], labels[first], run.config.deformation, seed=run.config.seed),
+            "What the network was trained on, and what it is asked about: fresh draws of the same distribution.",
+        ),
+        "misclassified": Picture(
+            "Misclassified images",
+            images.misclassified(pixels, labels, result.evaluation, classes),
+            f"{shown} that APAC gets wrong with M = {largest:,}. Top left the truth; bars: the two best classes.",
+        ),
+    }
+    networks = {f"trained on {name} data": run.network for name, run in _runs(result).items()}
+    weights = images.first_layer_weights(networks, run.image_shape)
+    if weights is not None:
+        found["first-layer-weights"] = Picture(
+            "First-layer weights",
+            weights,
+            "Randomly chosen weight maps. The paper finds local features after deformed training, and only global "
+            "patterns after training on original data.",
+        )
+    return found
+
+
+def to_json(result: Result) -> dict[str, Any]:
+    recipe = result.recipe
+    trainings = {
+        name: {
+            "config": run.config.to_json(),
+            "versions": run.versions,
+            "history": [epoch.to_json() for epoch in run.history],
+            "evaluation": evaluation.to_json(),
+        }
+        for (name, run), evaluation in zip(_runs(result).items(), _evaluations(result).values(), strict=True)
+    }
+    return {
+        "recipe": recipe.name,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": {"training": round(result.training, 1), "deciding": round(result.deciding, 1)},
+        "paper_percent": {name: asdict(errors) for name, errors in recipe.paper.items()},
+        "certified": [certainty.to_json() for certainty in result.certified],
+        "trainings": trainings,
+    }
+
+
+def tables(result: Result) -> list[table.Table]:
+    """What the command prints."""
+    found = [table.error_against_m(result.evaluation)]
+    if result.certified:
+        found.append(table.certainties(result.certified, result.evaluation))
+    return [*found, summary(result)]
+
+
+def summary(result: Result) -> table.Table:
+    """The recipe's part of the paper's Table 2, the recipe's own training last."""
+    return table.summary(dict(reversed(_evaluations(result).items())), result.recipe.paper)
+
+
+def _runs(result: Result) -> dict[str, Run]:
+    return dict(zip(result.recipe.trainings, (result.run, result.other_run), strict=True))
+
+
+def _evaluations(result: Result) -> dict[str, Evaluation]:
+    return dict(zip(result.recipe.trainings, (result.evaluation, result.other), strict=True))
+
+
+def _lead(log_probabilities: Tensor) -> float:
+    best, second = log_probabilities.topk(2).values.tolist()
+    return float(best - second)
+
+
+def _html(result: Result, pictures: dict[str, Picture]) -> str:
+    config, run = result.run.config, result.run
+    of_all = len(result.dataset.train_images)
+    held = round(config.validation * of_all)
+    sections = [
+        report.Section(
+            "Result",
+            table=summary(result),
+            text=f"The paper trains on the full set for 15,000 epochs; here it was {config.epochs:,} epochs on "
+            f"{of_all - held:,} images, with {held:,} held out.",
+        ),
+        *(report.Section(each.title, picture=each.png, caption=each.caption) for each in pictures.values()),
+        report.Section("All M", table=table.error_against_m(result.evaluation)),
+    ]
+    if result.certified:
+        sections.append(report.Section("Certified", table=table.certainties(result.certified, result.evaluation)))
+    facts = {
+        "command": f"apac reproduce {result.recipe.name} --seed {config.seed}",
+        **{f"training, {name} data": _training(each) for name, each in _runs(result).items()},
+        "time": f"training {result.training:,.0f} s, deciding {result.deciding:,.0f} s",
+        **run.versions,
+    }
+    return report.html(
+        f"APAC: {result.recipe.name}",
+        "A network trained on randomly deformed images minimises the expected loss over deformations. APAC decides a "
+        "test image by that same expectation: deform it M times, average the log-softmax, take the largest class.",
+        [*sections, report.Section("How it was made", facts=facts)],
+    )
+
+
+def _training(run: Run) -> str:
+    """The configuration, and how the history ends."""
+    config, last = run.config, run.history[-1]
+    held = "" if last.validation_error is None else f", plain error on held-out images {last.validation_error:.2%}"
+    return f"{config!r}: loss {last.loss:.4f}{held}, {last.seconds:,.0f} s"

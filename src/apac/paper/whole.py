@@ -1,0 +1,51 @@
+"""The paper's whole table, of the recipes that make its rows, with the two figures that show several networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from apac.paper import report, table
+from apac.paper.figures import curves
+from apac.paper.reproduce import Result
+from apac.storage import write_bytes, write_text
+
+NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
+
+
+def write(results: Sequence[Result], out: Path) -> None:
+    """Write `out`/report.html, which leads to those of the recipes, and a figure for each data set."""
+    sections = [report.Section("Table 2", table=errors(results))]
+    for data, title in NAMES.items():
+        rows = {r.recipe.deformed.model.upper(): r.evaluation for r in results if r.recipe.deformed.data == data}
+        if rows:
+            picture = curves.networks_against_m(rows)
+            write_bytes(out / f"{data}-error-against-m.png", picture)
+            caption = "The same weights throughout; the plain prediction is one pass of the undeformed image."
+            sections.append(report.Section(f"Error against M on {title}", picture=picture, caption=caption))
+    links = {f"{r.recipe.name}/report.html": f"{r.recipe.name}, with its figures" for r in results}
+    sections.append(report.Section("Each network", links=links))
+    lead = "The paper's networks, each trained on deformed and on original data, decided plain and by APAC."
+    write_text(out / "report.html", report.html("APAC: the paper's table", lead, sections))
+
+
+def errors(results: Sequence[Result]) -> table.Table:
+    """The paper's Table 2, each error with the paper's behind it."""
+    rows = []
+    for result in results:
+        largest, paper = result.evaluation.rows[-1], result.recipe.paper
+        rows.append(
+            (
+                result.recipe.name,
+                _beside(largest.product, paper["deformed"].apac),
+                _beside(result.evaluation.plain, paper["deformed"].plain),
+                _beside(result.other.plain, paper["original"].plain),
+                f"{largest.passes:,}",
+            )
+        )
+    columns = ("network", "deformed data, APAC", "deformed data, plain", "original data, plain", "M")
+    return table.Table("Test error, and in brackets the paper's with M = 16,384", columns, tuple(rows))
+
+
+def _beside(here: float, there: float | None) -> str:
+    return f"{table.percent(here)} ({there:.2f} %)"
