@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -115,6 +116,27 @@ def test_json_holds_all_but_the_decision(certain):
     assert "decision" not in form
     for name in ("images", "seed", "wrong", "mean", "median", "percentile99", "uncertain", "clipped", "failed"):
         assert form[name] == getattr(result, name)
+
+
+def test_a_decision_that_was_kept_is_not_made_again_and_a_damaged_one_is(tmp_path):
+    classifier, images = mixed()
+    labels, file = torch.arange(len(images)) % 3, tmp_path / "scores" / "kept.safetensors"
+    first = certify(classifier, images, labels, keep=file)
+
+    def fail(images: Tensor) -> Tensor:
+        raise AssertionError("asked again")
+
+    again = certify(replace(classifier, network=fail), images, labels, keep=file)
+    assert again.to_json() == first.to_json()
+    assert again.decision.stopped == first.decision.stopped
+    for field in fields(first.decision):
+        if field.name not in ("stopped", "combine"):
+            torch.testing.assert_close(
+                getattr(again.decision, field.name), getattr(first.decision, field.name), atol=0, rtol=0, equal_nan=True
+            )
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(AssertionError, match="asked again"):
+        certify(replace(classifier, network=fail), images, labels, keep=file)
 
 
 def test_progress_is_passed_on():

@@ -324,6 +324,7 @@ def test_reproduce_writes_a_report_that_stands_alone(tmp_path, monkeypatch, few)
     for each in form["certified"]:
         assert f"<td>{each['mean']:.1f}</td>" in page
         assert f"{100 * each['wrong']:.2f} %" in result.stdout
+    assert [len(form["trainings"][name]["history"]) for name in ("deformed", "original")] == [1, 1]
     for name in ("error-against-m", "certified", "deformed-samples", "misclassified", "first-layer-weights"):
         with Image.open(out / f"{name}.png") as picture:
             assert np.asarray(picture.convert("L")).std() > 5
@@ -335,11 +336,52 @@ def test_reproduce_writes_a_report_that_stands_alone(tmp_path, monkeypatch, few)
     before = (out / "runs" / "deformed" / "weights.safetensors").stat().st_mtime_ns
     assert call("reproduce", "mnist-5k-mlp", "--out", out, "--resume").exit_code == 0
     assert (out / "runs" / "deformed" / "weights.safetensors").stat().st_mtime_ns == before
+    assert [each["seconds"] for each in json.loads((out / "results.json").read_text())["certified"]] == [
+        each["seconds"] for each in form["certified"]
+    ]  # not decided again
     (out / "corrected.png").write_bytes(b"of an earlier report")
     assert call("reproduce", "mnist-5k-mlp", "--out", out, "--overwrite", "--seed", 1).exit_code == 0
     assert (out / "runs" / "mine" / "run.json").exists()
     assert json.loads((out / "results.json").read_text())["trainings"]["deformed"]["config"]["seed"] == 1
     assert not (out / "corrected.png").exists() or (out / "corrected.png").stat().st_size > 1000
+
+
+def test_all_makes_every_row_and_the_papers_table_and_resuming_makes_nothing_twice(tmp_path, monkeypatch, few):
+    from apac.paper import recipes
+
+    rows = {name: recipes.RECIPES[f"mnist-5k-{name}"] for name in ("cnn", "mlp")}
+    for name, recipe in rows.items():
+        config = replace(recipe.deformed, epochs=2, batch=400)
+        short = replace(recipe, name=f"mnist-{name}", deformed=config, passes=(1, 4), certified=(), share=0.5)
+        monkeypatch.setitem(recipes.RECIPES, f"mnist-{name}", short)
+    monkeypatch.setattr(recipes, "TABLE", ("mnist-cnn", "mnist-mlp"))
+    monkeypatch.setattr("apac.paper.whole.NAMES", {"mnist-5k": "MNIST"})
+    out = tmp_path / "all"
+    result = call("reproduce", "all", "--out", out)
+    assert result.exit_code == 0, result.output
+    page = (out / "report.html").read_text()
+    for name in ("mnist-cnn", "mnist-mlp"):
+        assert f'<a href="{name}/report.html">' in page
+        form = json.loads((out / name / "results.json").read_text())
+        deformed, original = (form["trainings"][kind] for kind in ("deformed", "original"))
+        assert [len(deformed["history"]), len(original["history"])] == [2, 1]
+        for error in (deformed["evaluation"]["rows"][-1]["product"], original["evaluation"]["plain"]):
+            assert f"{100 * error:.2f} % (" in page
+        assert "certified.png" not in [path.name for path in (out / name).glob("*.png")]
+    assert (out / "mnist-5k-error-against-m.png").stat().st_size > 5000
+
+    # Resumed with more passes: nothing is trained, and the passes that were summed are not made again.
+    monkeypatch.setattr("apac.training.loop.advance", lambda *a, **o: pytest.fail("trained again"))
+    made: list[tuple[int, int]] = []
+    score = apac.Classifier.score
+    monkeypatch.setattr(
+        apac.Classifier,
+        "score",
+        lambda self, x, start, stop, **o: made.append((start, stop)) or score(self, x, start, stop, **o),
+    )
+    result = call("reproduce", "all", "--out", out, "--resume", "--passes", "1,4,8")
+    assert result.exit_code == 0, result.output
+    assert made == [(4, 8), (4, 8)]
 
 
 def test_data_path_follows_the_environment(tmp_path, monkeypatch):
@@ -410,6 +452,12 @@ def test_a_bad_image_is_refused_in_one_sentence(run, tmp_path, make, sentence):
         (["classify", "RUN", "x.png", "--limit", 4], "must be a whole number of at least 16, got 4"),
         (["classify", "RUN", "x.png", "--passes", 0], "must be a whole number of at least 1, got 0"),
         (["reproduce", "imagenet", "--out", "OUT"], "there is no recipe 'imagenet'; choose one of mnist-5k-cnn"),
+        (["reproduce", "--schedule", "fast", "--out", "OUT"], 'the schedule of a recipe is "short" or "paper"'),
+        (["reproduce", "--schedule", "paper", "--hours", 1, "--out", "OUT"], "leave out --hours"),
+        (["reproduce", "--hours", 0, "--out", "OUT"], "--hours takes a number above 0"),
+        (["reproduce", "--hours", "nan", "--out", "OUT"], "--hours takes a number above 0"),
+        (["reproduce", "--hours", 1e-5, "--out", "OUT"], "give more hours"),
+        (["reproduce", "--passes", "1,x", "--out", "OUT"], "whole numbers separated by commas"),
         (["data", "fetch", "svhn"], "no data set 'svhn'"),
     ],
 )

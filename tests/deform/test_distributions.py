@@ -33,6 +33,17 @@ def test_homography_elements_are_gaussian_around_the_identity(random):
     assert np.abs(np.corrcoef(free.T) - np.eye(8)).max() < 0.04  # drawn independently
 
 
+def test_what_rotates_and_shears_may_be_gentler_than_the_rest(random):
+    gentle = apac.Homography(std=0.1, shear=0.05)
+    assert repr(gentle) == "Homography(std=0.1, outside=0.0, shear=0.05)"
+    assert apac.Deformation.from_json(gentle.to_json()) == gentle != apac.Homography(std=0.1)
+    free = gentle.sample(N, SHAPE, generator=random).matrix.flatten(1)
+    for place in range(8):
+        assert fits(free[:, place], "norm", float(place in (0, 4)), 0.05 if place in (1, 3) else 0.1)
+    with pytest.raises(apac.InputError, match="shear of a Homography must be a number of at least 0"):
+        apac.Homography(shear=-0.1)
+
+
 def test_elastic_noise_is_uniform_and_the_axes_are_independent(random):
     noise = apac.Elastic().sample(50, SHAPE, generator=random).noise
     assert noise.shape == (50, 2, 32, 32)

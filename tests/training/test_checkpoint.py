@@ -19,10 +19,10 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("model", ["cnn", "mlp"])
+@pytest.mark.parametrize("change", [{"model": "cnn"}, {"model": "mlp"}, {"optimizer": "muon", "warmup": 0.3}], ids=str)
 @pytest.mark.parametrize("step", [1, 5, 7, 14])
-def test_a_training_resumed_from_any_step_equals_the_uninterrupted_one(model, step, digits, tmp_path):
-    config = replace(CONFIG, model=model)
+def test_a_training_resumed_from_any_step_equals_the_uninterrupted_one(change, step, digits, tmp_path):
+    config = replace(CONFIG, **change)
     part = digits[0][:90], digits[1][:90]
     held = digits[0][100:130], digits[1][100:130]
     whole = loop.begin(config)

@@ -94,6 +94,30 @@ def test_the_papers_rate_falls_by_9993_an_epoch_and_the_cosine_ends_at_nothing()
     assert [loop.rate_at(cosine, step, 5) for step in (0, 25, 50)] == pytest.approx([0.5, 0.25, 0.0])
 
 
+def test_a_warm_up_grows_evenly_to_the_rate_from_which_the_schedule_goes_on():
+    config = replace(CONFIG, rate=0.5, epochs=10, warmup=0.2)  # 10 of 50 steps
+    assert [loop.rate_at(config, step, 5) for step in (0, 4, 9)] == pytest.approx([0.5 / 11, 2.5 / 11, 5 / 11])
+    assert loop.rate_at(config, 10, 5) == pytest.approx(0.5 * 0.9993**2)
+    cosine = replace(config, schedule="cosine")
+    assert [loop.rate_at(cosine, step, 5) for step in (9, 10, 30, 50)] == pytest.approx([5 / 11, 0.5, 0.25, 0.0])
+
+
+def test_muon_orthogonalises_the_hidden_weights_alone():
+    state = loop.begin(replace(CONFIG, optimizer="muon", momentum=0.95))
+    hidden, last, biases = state.optimizer.param_groups
+    assert [p.shape for p in hidden["params"]] == [(20, 1, 5, 5), (40, 20, 5, 5), (150, 640)]
+    assert [p.shape for p in last["params"]] == [(10, 150)]
+    assert all(p.ndim == 1 for p in biases["params"]) and len(biases["params"]) == 4
+    assert [group["orthogonal"] for group in (hidden, last, biases)] == [True, False, False]
+    assert [group["weight_decay"] for group in (hidden, last, biases)] == [CONFIG.l2, CONFIG.l2, 0]
+    assert {group["momentum"] for group in (hidden, last, biases)} == {0.95}
+
+
+def test_muon_learns(part):
+    state = train(replace(CONFIG, optimizer="muon", rate=0.02, epochs=8), part)
+    assert state.history[-1].loss < 0.7 * state.history[0].loss
+
+
 def test_averaged_weights_follow_by_the_decay_and_are_the_result(part):
     trail = []
     config = replace(CONFIG, average=0.6)
@@ -172,6 +196,8 @@ def test_a_configuration_survives_json():
         ({"average": 1.0}, "average of a TrainConfig must be a number of at least 0 and below 1"),
         ({"validation": 1.0}, "validation of a TrainConfig must be a number of at least 0 and below 1"),
         ({"l2": -1.0}, "l2 of a TrainConfig must be a number of at least 0"),
+        ({"warmup": 1.0}, "warmup of a TrainConfig must be a number of at least 0 and below 1"),
+        ({"optimizer": "adam"}, '"sgd" or "muon"'),
         ({"schedule": "step"}, '"paper" or "cosine"'),
         ({"deformation": "mnist"}, "must be a Deformation"),
         ({"deformation": apac.PerClass({0: apac.Compose()}, classes=1)}, "10 classes, but the PerClass was made for 1"),

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+BLOCK = 256  # outputs that are made orthogonal to each other; the cost grows with it
 ITERATIONS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the odd polynomial that takes singular values in (0, 1] to about 1
 
@@ -38,16 +39,20 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(step: Tensor) -> Tensor:
-    """The nearest matrix with singular values about 1 (0.7 to 1.2), of a weight's inputs by outputs, by Newton-Schulz
-    iteration; more for a layer with more outputs than inputs."""
-    matrix = step.flatten(1)  # (outputs, inputs)
+    """The step of a weight (outputs, inputs, ...) with all singular values near 1 (0.7 to 1.2), by Newton-Schulz
+    iteration; more than 1 for a layer with more outputs than inputs. Large layers go in blocks of outputs."""
+    matrix = step.flatten(1)
     outputs, inputs = matrix.shape
-    tall = outputs > inputs
+    each = [_orthogonal(block) for block in matrix.split(BLOCK)]
+    return torch.cat(each).mul_(max(1.0, outputs / inputs) ** 0.5).reshape(step.shape)
+
+
+def _orthogonal(matrix: Tensor) -> Tensor:
+    tall = matrix.shape[0] > matrix.shape[1]
     matrix = matrix / matrix.norm().clamp_min(1e-7)
     matrix = matrix.T if tall else matrix
     first, third, fifth = COEFFICIENTS
     for _ in range(ITERATIONS):
         square = matrix @ matrix.T
         matrix = torch.addmm(matrix, torch.addmm(square, square, square, beta=third, alpha=fifth), matrix, beta=first)
-    matrix = matrix.T if tall else matrix
-    return matrix.mul(max(1.0, outputs / inputs) ** 0.5).reshape(step.shape)
+    return matrix.T if tall else matrix

@@ -1,0 +1,64 @@
+"""Muon, against singular values, and against torch's own momentum."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from apac.training.muon import BLOCK, Muon, orthogonal
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (8, 30), (30, 8), (1, 7), (7, 1), (20, 3, 5, 5), (6, 2, 3, 3)])
+def test_a_step_keeps_its_singular_vectors_and_has_singular_values_near_one(shape, random):
+    step = torch.randn(shape, generator=random)
+    result = orthogonal(step)
+    assert result.shape == step.shape
+    left, before, right = torch.linalg.svd(step.flatten(1), full_matrices=False)
+    outputs, inputs = step.flatten(1).shape
+    found = left.T @ (result.flatten(1) / max(1.0, outputs / inputs) ** 0.5) @ right.T
+    values = found.diag()[before > 0.05 * before.max()]  # the smallest take more iterations
+    assert ((values > 0.6) & (values < 1.25)).all()
+    torch.testing.assert_close(found, found.diag().diag(), atol=1e-4, rtol=0)
+
+
+def test_a_step_of_any_length_becomes_the_same_and_nothing_stays_nothing(random):
+    step = torch.randn(6, 9, generator=random)
+    torch.testing.assert_close(orthogonal(1e-3 * step), orthogonal(1e3 * step), atol=1e-4, rtol=0)
+    assert torch.equal(orthogonal(torch.zeros(3, 4)), torch.zeros(3, 4))
+
+
+def test_the_outputs_of_a_large_layer_are_made_orthogonal_block_by_block(random):
+    step = torch.randn(2 * BLOCK + 5, 40, generator=random)
+    parts = [
+        orthogonal(part) * (max(1.0, len(step) / 40) / max(1.0, len(part) / 40)) ** 0.5 for part in step.split(BLOCK)
+    ]
+    torch.testing.assert_close(orthogonal(step), torch.cat(parts), atol=1e-4, rtol=0)
+
+
+def test_groups_that_are_not_orthogonal_take_nesterovs_steps(random):
+    ours = nn.Linear(4, 3)
+    theirs = copy.deepcopy(ours)
+    optimizers = [
+        Muon([{"params": ours.parameters(), "weight_decay": 0.1}], lr=0.05, momentum=0.8),
+        torch.optim.SGD(theirs.parameters(), lr=0.05, momentum=0.8, nesterov=True, weight_decay=0.1),
+    ]
+    for _ in range(5):
+        x = torch.randn(7, 4, generator=random)
+        for network, optimizer in zip((ours, theirs), optimizers, strict=True):
+            optimizer.zero_grad()
+            network(x).square().mean().backward()
+            optimizer.step()
+    torch.testing.assert_close(ours.weight, theirs.weight)
+    torch.testing.assert_close(ours.bias, theirs.bias)
+
+
+def test_an_orthogonal_group_steps_by_its_rate_whatever_the_gradient():
+    weight = nn.Parameter(torch.zeros(3, 3))
+    optimizer = Muon([{"params": [weight], "orthogonal": True}], lr=0.1, momentum=0.0)
+    weight.grad = torch.diag(torch.tensor([5.0, 1.0, 0.4]))
+    optimizer.step()
+    assert (weight.diag() < -0.06).all()
+    assert (weight.diag() > -0.125).all()
