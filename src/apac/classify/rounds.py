@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from apac.classify.decision import Decision, gather, rank, settle
-from apac.classify.grouping import join, keep
 from apac.classify.margin import Pairs
 from apac.classify.passes import Passes
 from apac.classify.scores import Scores
 from apac.classify.stopping import BATCH, Combine, Rule, Watch
+from apac.deform.parameters import concatenate, rows
 from apac.progress import Progress
 
 # In batches of the network: images that go together, and the passes of all of them in a round where they are few, which
@@ -68,7 +68,7 @@ class Rounds:
             classes = group.scores.log_sum.shape[1]
             together = max(batch, min(TOGETHER * batch, MEMORY // (8 * BATCH * classes)))
             if left and (begun == images or sum(map(len, left)) > together):
-                self._advance(join(left), self.rule.limit)
+                self._advance(concatenate(left), self.rule.limit)
                 left = []
         return gather(self.decisions, self.places)
 
@@ -119,12 +119,12 @@ class Rounds:
         """Decide the images of a mask (n,) by what is known of them; returns the others."""
         if not gone.any():
             return group
-        known = keep(group, gone.nonzero()[:, 0])
+        known = rows(group, gone.nonzero()[:, 0])
         self.decided += len(known)
         self.heard += len(known) * (self.rule.limit - known.scores.passes)
         self.decisions.append(settle(known.scores, known.pairs, known.watch.clipped, why, self.combine))
         self.places.append(known.places)
-        return keep(group, (~gone).nonzero()[:, 0])
+        return rows(group, (~gone).nonzero()[:, 0])
 
     def _values(self, log_probabilities: Tensor) -> Tensor:
         """What ranks the classes in one pass."""

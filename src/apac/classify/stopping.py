@@ -17,7 +17,7 @@ BATCH = 16  # passes between two looks at an image
 
 
 class Watch(Protocol):
-    """What a rule knows of n images that are not decided yet, as `grouping` takes it."""
+    """What a rule knows of n images that are not decided yet, as `deform.parameters` takes it."""
 
     @property
     def certain(self) -> Tensor: ...  # (n,) decided: the class that leads is the one

@@ -1,6 +1,8 @@
-"""What can be done with a draw of Θ of any kind: count it, pick rows, join, move.
+"""What can be done with a draw of Θ of any kind, and with whatever else is known of n images: count, pick rows, join,
+move.
 
-A draw is a frozen dataclass whose fields are tensors with a leading dimension n, or further draws of the same n.
+It is a frozen dataclass whose fields are tensors with a leading dimension n, further such dataclasses of the same n, or
+numbers that all n share.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def rows(draw: Draw, index: Tensor | slice) -> Draw:
 
 
 def concatenate(draws: Sequence[Draw]) -> Draw:
-    """Draws of one kind as a single draw."""
+    """Draws of one kind, which agree in their numbers, as a single draw."""
     return _map(lambda *leaves: torch.cat(leaves), *draws)
 
 
@@ -50,6 +52,8 @@ def _first(draw: Any) -> Tensor | None:
     """A tensor of the draw; they all have the same n and device."""
     if isinstance(draw, Tensor):
         return draw
+    if isinstance(draw, int | float):
+        return None
     if isinstance(draw, tuple):
         parts: Iterable[Any] = draw
     elif is_dataclass(draw) and not isinstance(draw, type):
@@ -63,6 +67,8 @@ def _map(function: Callable[..., Tensor], *draws: Draw) -> Draw:
     first: Any = draws[0]
     if isinstance(first, Tensor):
         return function(*draws)  # type: ignore[return-value]
+    if isinstance(first, int | float):
+        return first  # type: ignore[return-value]
     if isinstance(first, tuple):
         return tuple(_map(function, *parts) for parts in zip(*draws, strict=True))  # type: ignore[return-value]
     if is_dataclass(first) and not isinstance(first, type):
@@ -72,4 +78,5 @@ def _map(function: Callable[..., Tensor], *draws: Draw) -> Draw:
 
 
 def _not_a_draw(value: Any) -> InputError:
-    return InputError(f"parameters must be tensors, or dataclasses and tuples of them, got {type(value).__name__}.")
+    kind = type(value).__name__
+    return InputError(f"parameters must be tensors and numbers, or dataclasses and tuples of them, got {kind}.")

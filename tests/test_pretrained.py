@@ -1,0 +1,55 @@
+"""The networks that come with the package."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import apac
+from apac import data, run_folder
+from apac.paper import recipes
+
+SHIPPED = sorted(path.name for path in run_folder.PRETRAINED.iterdir())
+
+# Of the first 1,000 test images: wrong by the plain prediction, and by the certified rule.
+WRONG = {"mnist-cnn": ([582, 674, 716], [582, 659, 947])}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_run_is_the_recipes_and_loads_from_anywhere(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = apac.load(name)
+    assert run.config == recipes.find(name).deformed
+    assert len(run.history) == run.config.epochs
+    assert run.classifier().rule == apac.Certified()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_that_name_comes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = apac.TrainConfig("mnist-5k", "cnn", epochs=1, batch=2000, seed=5)
+    apac.train(config, "mnist-cnn")
+    assert apac.load("mnist-cnn").config == config
+    (tmp_path / "mnist-cnn" / "run.json").unlink()
+    assert apac.load("mnist-cnn").config.epochs == 350
+
+
+def test_the_shipped_digits_network_decides_digits(digits):
+    images, labels = digits[0][:200], digits[1][:200]
+    decision = apac.load("mnist-cnn").classifier().decide(images)
+    assert int((decision.labels != labels).sum()) == 2
+    assert torch.tensor([why == "certified" for why in decision.stopped]).all()
+    assert 32 <= decision.passes.double().mean() < 50
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_network_makes_these_errors_on_real_test_images(name):
+    run = apac.load(name)
+    dataset = data.load(run.config.data)
+    images, labels = run.normalise(dataset.test_images[:1000]), dataset.test_labels[:1000]
+    classifier = run.classifier()
+    for guesses, wrong in zip(
+        (classifier.plain(images).argmax(1), classifier.decide(images).labels), WRONG[name], strict=True
+    ):
+        assert (guesses != labels).nonzero()[:, 0].tolist() == wrong
