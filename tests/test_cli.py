@@ -139,6 +139,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Dataset:
     whole = data.load("mnist-5k")
     part = replace(whole, test_images=whole.test_images[:200], test_labels=whole.test_labels[:200])
     monkeypatch.setattr(data, "load", lambda name, progress: part)
+    monkeypatch.setattr("apac.paper.figures.images.MOST", 8)  # a figure of many images takes long to draw
     return part
 
 
@@ -384,6 +385,99 @@ def test_all_makes_every_row_and_the_papers_table_and_resuming_makes_nothing_twi
     assert made == [(4, 8), (4, 8)]
 
 
+@pytest.fixture
+def tiny(monkeypatch) -> None:
+    """Recipes of the full sets, made of little: one step an epoch on the embedded digits, and four passes."""
+    from apac.paper import recipes
+
+    for name in ("mnist-cnn", "mnist-cnn-distinctive"):
+        recipe = recipes.RECIPES[name]
+        config = replace(recipe.deformed, data="mnist-5k", epochs=2, batch=4000)
+        monkeypatch.setitem(recipes.RECIPES, name, replace(recipe, deformed=config, passes=(1, 4), certified=()))
+    monkeypatch.setattr(recipes, "TABLE", ("mnist-cnn",))
+
+
+def test_a_class_distinctive_recipe_is_shown_beside_the_class_indistinctive_one(tmp_path, few, tiny):
+    out = tmp_path / "report"
+    result = call("reproduce", "mnist-cnn-distinctive", "--out", out)
+    assert result.exit_code == 0, result.output
+    form = json.loads((out / "results.json").read_text())["trainings"]
+    assert [name for name in form if len(form[name]["evaluation"]["rows"]) == 2] == ["distinctive", "indistinctive"]
+    assert form["distinctive"]["config"]["deformation"]["kind"] == "PerClass"
+    page = (out / "report.html").read_text()
+    for words in ("class-distinctive deformation", "class-indistinctive deformation", "not tried", "0.23 %"):
+        assert f"<td>{words}</td>" in page
+    assert sorted(path.stem for path in out.glob("*.png")) == ["deformed-samples", "error-against-m", "misclassified"]
+    assert "deciding, class-indistinctive deformation: 100 %" in result.stderr
+
+
+def test_a_report_of_another_recipe_is_not_mixed_with(tmp_path, few, tiny):
+    out = tmp_path / "report"
+    assert call("reproduce", "mnist-cnn", "--out", out).exit_code == 0
+    for more in ([], ["--hours", 1]):
+        assert "already holds a report" in refusal("reproduce", "mnist-cnn-distinctive", "--out", out, *more)
+    assert "report of another recipe" in refusal("reproduce", "mnist-cnn-distinctive", "--out", out, "--resume")
+    assert "holds the report of one recipe" in refusal("reproduce", "all", "--out", out)
+    (out / "certified.png").write_bytes(b"of an earlier report")
+    assert call("reproduce", "mnist-cnn-distinctive", "--out", out, "--overwrite").exit_code == 0
+    assert sorted(path.name for path in (out / "runs").iterdir() if (path / "run.json").exists()) == [
+        "distinctive",
+        "indistinctive",
+    ]
+    assert not (out / "certified.png").exists()
+
+
+def test_nothing_is_lost_where_the_hours_do_not_suffice(tmp_path, few, tiny):
+    for name, out in (("mnist-cnn", tmp_path / "one"), ("all", tmp_path / "all")):
+        assert call("reproduce", name, "--out", out).exit_code == 0
+        before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+        assert "give more hours" in refusal("reproduce", name, "--out", out, "--overwrite", "--hours", 1e-9)
+        assert "already holds a report" in refusal("reproduce", name, "--out", out)
+        assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_hours_decide_the_epochs_which_a_resumed_training_keeps(tmp_path, few, tiny, monkeypatch):
+    monkeypatch.setattr("apac.paper.recipes.epochs_within", lambda config, images, seconds: 5)
+    out = tmp_path / "report"
+    assert call("reproduce", "mnist-cnn", "--out", out, "--hours", 1).exit_code == 0
+    monkeypatch.setattr("apac.paper.recipes.epochs_within", lambda *given: pytest.fail("measured again"))
+    for more in ([], ["--hours", 9]):
+        assert call("reproduce", "mnist-cnn", "--out", out, "--resume", *more).exit_code == 0
+        form = json.loads((out / "results.json").read_text())["trainings"]
+        assert [form[name]["config"]["epochs"] for name in ("deformed", "original")] == [5, 1]
+        assert "--seed 0 --hours H, for 5 epochs" in (out / "report.html").read_text()
+
+
+def test_ctrl_c_says_how_to_go_on_with_all_that_was_asked(tmp_path, few, tiny, monkeypatch):
+    def stop(*given: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("apac.paper.reproduce.train", stop)
+    monkeypatch.setattr("apac.paper.recipes.epochs_within", lambda config, images, seconds: 5)
+    result = call("reproduce", "all", "--out", tmp_path / "a b", "--hours", 2.5, "--passes", "1,4", "--seed", 3)
+    assert f"apac reproduce all --seed 3 --passes 1,4 --hours 2.5 --resume --out '{tmp_path / 'a b'}'" in result.stderr
+
+
+def test_help_names_every_recipe():
+    from apac.paper import recipes
+
+    shown = " ".join(call("reproduce", "--help").stdout.split())
+    for name in recipes.RECIPES:
+        assert name in shown
+
+
+def test_a_shipped_network_is_evaluated_into_the_folder_of_its_name_here(tmp_path, few, monkeypatch):
+    from apac import run_folder
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(data, "load", lambda name, **options: few)
+    shipped = {path: path.stat().st_mtime_ns for path in run_folder.PRETRAINED.rglob("*")}
+    result = call("evaluate", "mnist-cnn", "--passes", "1,2")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "mnist-cnn" / "evaluation.json").exists()
+    assert {path: path.stat().st_mtime_ns for path in run_folder.PRETRAINED.rglob("*")} == shipped
+
+
 def test_data_path_follows_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("APAC_DATA", str(tmp_path))
     assert call("data", "path").stdout.strip() == str(tmp_path)
@@ -455,6 +549,7 @@ def test_a_bad_image_is_refused_in_one_sentence(run, tmp_path, make, sentence):
         (["reproduce", "--schedule", "fast", "--out", "OUT"], 'the schedule of a recipe is "short" or "paper"'),
         (["reproduce", "--schedule", "paper", "--hours", 1, "--out", "OUT"], "leave out --hours"),
         (["reproduce", "--hours", 0, "--out", "OUT"], "--hours takes a number above 0"),
+        (["reproduce", "--hours", "inf", "--out", "OUT"], "--hours takes a number above 0"),
         (["reproduce", "--hours", "nan", "--out", "OUT"], "--hours takes a number above 0"),
         (["reproduce", "--hours", 1e-5, "--out", "OUT"], "give more hours"),
         (["reproduce", "--passes", "1,x", "--out", "OUT"], "whole numbers separated by commas"),

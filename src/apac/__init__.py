@@ -4,6 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from apac.adapters.libraries import from_albumentations as from_albumentations
+    from apac.adapters.libraries import from_callable as from_callable
+    from apac.adapters.libraries import from_kornia as from_kornia
+    from apac.adapters.libraries import from_torchvision as from_torchvision
     from apac.classify.classifier import Classifier as Classifier
     from apac.classify.decision import Decision as Decision
     from apac.classify.sequential import Certified as Certified
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from apac.deform import Thickness as Thickness
     from apac.deform import presets as presets
     from apac.errors import InputError as InputError
+    from apac.models.onnx_file import from_onnx as from_onnx
     from apac.run import Run as Run
     from apac.run import load as load
     from apac.run import train as train
@@ -42,6 +47,11 @@ _HOMES = {
     "ScaleShift": "apac.deform",
     "Thickness": "apac.deform",
     "TrainConfig": "apac.training.config",
+    "from_albumentations": "apac.adapters.libraries",
+    "from_callable": "apac.adapters.libraries",
+    "from_kornia": "apac.adapters.libraries",
+    "from_onnx": "apac.models.onnx_file",
+    "from_torchvision": "apac.adapters.libraries",
     "load": "apac.run",
     "presets": "apac.deform",
     "train": "apac.run",

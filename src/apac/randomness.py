@@ -1,11 +1,16 @@
-"""Seed and counter to independent random generators; the only place that makes one."""
+"""Seed and counter to independent random generators; the only place that makes or seeds one."""
 
 from __future__ import annotations
 
 import hashlib
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +18,7 @@ from apac.errors import InputError
 
 _32_BITS = 0xFFFFFFFF
 Bits = TypeVar("Bits", int, Tensor)
+_one_at_a_time = threading.RLock()  # may use the global generators
 
 
 def generator(seed: int, stream: str, counter: int) -> torch.Generator:
@@ -41,3 +47,25 @@ def scramble(x: Bits) -> Bits:
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _32_BITS
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _32_BITS
     return x ^ (x >> 16)
+
+
+@contextmanager
+def seeding() -> Iterator[Callable[[int], None]]:
+    """A function that seeds the global generators of torch, numpy and Python, for code that draws from them.
+
+    They are as before in the end; one thread at a time may do so.
+    """
+
+    def seed_all(seed: int) -> None:
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed & _32_BITS)
+        random.seed(seed)
+
+    with _one_at_a_time:
+        before = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+        try:
+            yield seed_all
+        finally:
+            torch.default_generator.set_state(before[0])
+            np.random.set_state(before[1])
+            random.setstate(before[2])

@@ -123,7 +123,11 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _read_form(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     if not path.exists():
-        raise InputError(f"{folder} holds no run (there is no run.json in it); make one with apac train.")
+        shipped = ", ".join(sorted(each.name for each in PRETRAINED.iterdir()))
+        raise InputError(
+            f"{folder} holds no run (there is no run.json in it); make one with apac train, or give one that comes "
+            f"with the package: {shipped}."
+        )
     form = read_json(path, AGAIN)
     found = form.get("format") if isinstance(form, dict) else None
     if found != FORMAT:

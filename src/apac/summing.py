@@ -94,6 +94,7 @@ def key_of(classifier: Classifier, images: Tensor, *others: object) -> str:
     if not isinstance(network, nn.Module):
         raise InputError("scores can be kept only for a network that is a module, whose weights tell it from others.")
     about = (network, classifier.deformation, classifier.seed, classifier.independent, images.shape, *others)
+    about += () if classifier.outputs == "logits" else (classifier.outputs,)
     versions = (FORMAT, torch.__version__, version("augmented-pattern-classification"))
     digest = hashlib.blake2b(repr((*about, *versions)).encode(), digest_size=8)
     for tensor in (*network.state_dict().values(), images):

@@ -113,6 +113,12 @@ def test_a_whitening_is_stored_in_a_quarter_of_its_size_without_loss() -> None:
         zca.Whitening.from_tensors(stored["mean"], stored["triangle"][1:])
 
 
+def test_a_whitening_too_strong_for_half_precision_is_refused() -> None:
+    images = torch.full((4, 1, 2, 2), 200, dtype=torch.uint8)
+    with pytest.raises(InputError, match=r"epsilon=1e-12 and scale=0.25 is too strong; give a larger epsilon"):
+        zca.fit(images, epsilon=1e-12)
+
+
 def test_none_is_whitened_to_none() -> None:
     fitted = zca.fit(correlated(50, (1, 3, 3)))
     assert fitted.apply(torch.empty(0, 1, 3, 3, dtype=torch.uint8)).shape == (0, 1, 3, 3)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from torch import Tensor
 
 from apac.arguments import settle_integer
 from apac.classify.decision import Decision, settle
 from apac.classify.margin import Pairs
-from apac.classify.passes import Passes
+from apac.classify.passes import Outputs, Passes
 from apac.classify.rounds import Rounds
 from apac.classify.scores import Scores
 from apac.classify.sequential import Certified
@@ -27,12 +28,12 @@ DEFAULT_RULE = Certified()
 class Classifier:
     """Decides images by the expected log-probability over deformations, c* = argmax_c E_Θ[ln f_c(u(x; Θ))].
 
-    `network` is any callable from images to logits. The Θ of pass m depend on (seed, m) alone and serve all images of a
-    call, or with `independent=True` on (seed, image, m), where an image is known by its pixels: the answer for an image
-    never depends on what else is decided with it, nor on `device_batch`, the number of images that the network is given
-    at once, by more than the rounding of logits, 1e-4 at most: large jobs are run by a faster engine. Threads share the
-    work of a module on the CPU, so its `forward` must not keep anything. A module is put into evaluation mode for the
-    while of a call, so give one in training mode to one call at a time.
+    `network` is any callable from images to logits, or what `outputs` says. The Θ of pass m depend on (seed, m) alone
+    and serve all images of a call, or with `independent=True` on (seed, image, m), where an image is known by its
+    pixels: the answer for an image never depends on what else is decided with it, nor on `device_batch`, the number of
+    images that the network is given at once, by more than the rounding of logits, 1e-4 at most: large jobs are run by a
+    faster engine. Threads share the work of a module on the CPU, so its `forward` must not keep anything. A module is
+    put into evaluation mode for the while of a call, so give one in training mode to one call at a time.
     """
 
     network: Network
@@ -43,6 +44,7 @@ class Classifier:
     independent: bool = False
     device_batch: int = 128
     image_shape: tuple[int, int, int] | None = None  # where known, other images are refused
+    outputs: Outputs = "logits"  # what the network returns, or "probabilities", or "log-probabilities"
 
     def __post_init__(self) -> None:
         if not callable(self.network):
@@ -53,6 +55,8 @@ class Classifier:
             raise InputError(f"the rule must be one such as Certified() or FixedPasses(256), got {self.rule!r}.")
         if self.combine not in ("product", "sum"):
             raise InputError(f'combine is "product" or "sum", got {self.combine!r}.')
+        if self.outputs not in get_args(Outputs):
+            raise InputError(f"outputs is one of {', '.join(map(repr, get_args(Outputs)))}, got {self.outputs!r}.")
         settle_integer(self, "device_batch", least=1)
         settle_integer(self, "seed")
 
@@ -102,7 +106,7 @@ class Classifier:
 
     @property
     def _passes(self) -> Passes:
-        return Passes(self.network, self.deformation, self.seed, self.independent, self.device_batch)
+        return Passes(self.network, self.deformation, self.seed, self.independent, self.device_batch, self.outputs)
 
     def _check(self, images: Tensor) -> None:
         fits = (

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ PART = 4  # batches of the network
 CACHE = 16 << 20  # bytes
 ALONE = Crew()
 
+Outputs = Literal["logits", "probabilities", "log-probabilities"]  # of a network
+ASTRAY = 1e-3  # how far the sum of probabilities may be from 1
+
 
 @dataclass(frozen=True)
 class Passes:
@@ -34,6 +37,7 @@ class Passes:
     seed: int
     independent: bool
     device_batch: int
+    outputs: Outputs = "logits"
     threads: Crew = ALONE
 
     @contextmanager
@@ -131,9 +135,25 @@ class Passes:
             logits = self.network(_as_parameters(batch, self.network))
             if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(batch):
                 got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-                raise InputError(f"the network must return logits of shape ({len(batch)}, classes), got {got}.")
+                raise InputError(f"the network must return {self.outputs} of shape ({len(batch)}, classes), got {got}.")
             each.append(logits)
-        return torch.cat(each).to("cpu", torch.float64).log_softmax(dim=1)
+        return _logits(torch.cat(each).to("cpu", torch.float64), self.outputs).log_softmax(dim=1)
+
+
+def _logits(said: Tensor, outputs: Outputs) -> Tensor:
+    """What a network says, (N, K), as logits. Logarithms of probabilities are some; a probability of 0 counts as the
+    least number that float32 has."""
+    if outputs == "logits":
+        return said
+    probabilities = said if outputs == "probabilities" else said.exp()
+    total = probabilities.sum(dim=1)
+    if (probabilities < 0).any() or ((total - 1).abs() > ASTRAY).any():
+        worst = float(total[(total - 1).abs().nan_to_num().argmax()])
+        raise InputError(
+            f"the network does not return {outputs}: the least of them is {float(probabilities.min()):.3g}, those of "
+            f'an image sum to {worst:.4g}; say what it returns by outputs="logits" or another.'
+        )
+    return said if outputs == "log-probabilities" else said.clamp_min(torch.finfo(torch.float32).tiny).log()
 
 
 def _digest(image: Tensor) -> str:

@@ -43,7 +43,8 @@ def evaluate(
     Example:  apac evaluate runs/cnn --rule certified --against 1024
 
     Writes evaluation.json and evaluation.csv into RUN, or certified.json, certified.csv and passes.png. Sums of passes
-    are kept in RUN/scores: what was made once is not made again, and Ctrl-C loses a minute or so.
+    are kept in RUN/scores: what was made once is not made again, and Ctrl-C loses a minute or so. For a network that
+    comes with the package, RUN is its name, and the folder of that name here is made for the results.
     """
     from apac.classify.stopping import FixedPasses
     from apac.run import load

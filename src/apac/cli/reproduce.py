@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -18,11 +19,12 @@ from apac.terminal import print_table, watched
 def reproduce(
     recipe: Annotated[
         str,
-        typer.Argument(help="mnist-5k-cnn, mnist-5k-mlp, mnist-cnn, mnist-mlp, cifar10-cnn, cifar10-mlp, all, ..."),
+        typer.Argument(help="mnist-5k-cnn, mnist-5k-mlp, mnist-cnn, mnist-cnn-distinctive, cifar10-cnn, or all."),
     ] = "mnist-5k-cnn",
     out: Annotated[Path, typer.Option(help="The folder for the report.")] = Path("report"),
     hours: Annotated[
-        float | None, typer.Option(help="As many epochs as fit.", show_default="the recipe's epochs")
+        float | None,
+        typer.Option(help="For the two trainings of a recipe; deciding comes on top.", show_default="its own epochs"),
     ] = None,
     schedule: Annotated[str, typer.Option(help="short, or paper: 15,000 epochs with the paper's rates.")] = "short",
     passes: Annotated[str | None, typer.Option(help="The M to evaluate.", show_default="the recipe's")] = None,
@@ -30,32 +32,41 @@ def reproduce(
     resume: Resume = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Train with and without deformation, evaluate, and write a report with table and figures.
+    """Train with deformation and beside it without, evaluate, and write a report with table and figures.
 
     Example:  apac reproduce --out report
 
-    Without a recipe: the paper's MNIST network on the 5,000 digits that come with the package. With all: the paper's
-    whole table, in a folder each.
+    Without a recipe: the paper's MNIST network on the 5,000 digits that come with the package. all: the rows of the
+    paper's table, in a folder each. mnist-cnn-distinctive: class-distinctive deformation beside class-indistinctive.
     """
     from dataclasses import replace
+    from functools import partial
 
     from apac.paper import present, recipes, table, whole
-    from apac.paper.reproduce import reproduce as make
+    from apac.paper import reproduce as making
 
     names = recipes.TABLE if recipe == "all" else (recipe,)
     chosen = [recipes.find(name, seed=seed, schedule=schedule) for name in names]
     if hours is not None and schedule == "paper":
         raise InputError("the paper's schedule has 15,000 epochs, however long they take; leave out --hours.")
-    if hours is not None and not hours > 0:
+    if hours is not None and not 0 < hours < math.inf:
         raise InputError(f"--hours takes a number above 0, got {hours:g}.")
     if passes is not None:
         chosen = [replace(each, passes=numbers_of_passes(passes)) for each in chosen]
+    if recipe == "all" and (out / "runs").exists():
+        raise InputError(f"{out} holds the report of one recipe; choose another folder for the whole table.")
+    folders = [out / each.name if recipe == "all" else out for each in chosen]
     results = []
     try:
-        for each in chosen:
-            folder = out / each.name if recipe == "all" else out
+        with watched() as progress:
+            how = partial(making.plan, hours=hours, resume=resume, overwrite=overwrite, progress=progress)
+            chosen = [how(each, folder) for each, folder in zip(chosen, folders, strict=True)]
+        for each, folder in zip(chosen, folders, strict=True):
+            if overwrite:
+                making.clear(each, folder)
+        for each, folder in zip(chosen, folders, strict=True):
             with watched() as progress:
-                result = make(each, folder, hours=hours, resume=resume, overwrite=overwrite, progress=progress)
+                result = making.reproduce(each, folder, resume=resume, progress=progress)
                 present.write(result, folder)
             results.append(result)
             for shown in present.tables(result):
@@ -66,6 +77,7 @@ def reproduce(
     except KeyboardInterrupt:
         more = "" if passes is None else f"--passes {passes} "
         more += "--schedule paper " if schedule == "paper" else ""
+        more += "" if hours is None else f"--hours {hours:g} "
         raise KeyboardInterrupt(
             f"stopped, and what is done is kept; go on with: "
             f"apac reproduce {recipe} --seed {seed} {more}--resume --out {shlex.quote(str(out))}"

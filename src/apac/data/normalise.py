@@ -39,6 +39,6 @@ def normalisation_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalisatio
     if set(tensors) != wanted[kind]:
         raise InputError(
             f"the normalisation {kind!r} has the tensors {sorted(wanted[kind])}, not {sorted(tensors)}; "
-            "the run is damaged, so train it again."
+            "it is damaged or of an earlier version, so train the run again."
         )
     return Scaling() if kind == Scaling.kind else Whitening.from_tensors(**tensors)

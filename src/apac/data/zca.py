@@ -86,6 +86,10 @@ def fit(images: Tensor, *, epsilon: float = 0.1, scale: float = 0.25) -> Whiteni
     gains = (variances.clamp_min(0) + epsilon).rsqrt()
     matrix = (directions * gains) @ directions.T
     matrix = (matrix + matrix.T) / (2 * scale)
+    if not matrix.half().isfinite().all():
+        raise InputError(
+            f"a whitening with epsilon={epsilon:g} and scale={scale:g} is too strong; give a larger epsilon."
+        )
     return Whitening((mean / 255).float(), matrix.half().float())
 
 

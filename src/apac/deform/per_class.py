@@ -112,8 +112,3 @@ class PerClass(Deformation):
             if own.any():
                 result[own] = member.apply(images[own], draws.rows(draw, own))
         return result
-
-
-def own_set(deformation: Deformation, label: int) -> Deformation:
-    """What deforms a sample of this class."""
-    return deformation.of_class[label] if isinstance(deformation, PerClass) else deformation

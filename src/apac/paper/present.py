@@ -7,17 +7,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from apac.classify.stopping import FixedPasses
 from apac.evaluate import Evaluation
 from apac.paper import report, table
 from apac.paper.figures import curves, images
 from apac.paper.figures.linear_output import linear_output
-from apac.paper.recipes import ORIGINAL
+from apac.paper.recipes import LABELS, ORIGINAL, Recipe, find
 from apac.paper.reproduce import Result
 from apac.run import Run
 from apac.storage import write_bytes, write_json, write_text
+
+OPTIONAL = ("corrected", "linear-output", "certified", "first-layer-weights")  # figures that not every report has
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Picture:
 def write(result: Result, out: Path) -> None:
     """Write `out`/report.html, results.json, results.csv and the figures."""
     pictures = draw(result)
-    for name in ("corrected", "linear-output", "first-layer-weights"):  # not in every report: none may stay of another
+    for name in OPTIONAL:  # none may stay of an earlier report
         if name not in pictures:
             (out / f"{name}.png").unlink(missing_ok=True)
     for name, picture in pictures.items():
@@ -43,7 +43,8 @@ def write(result: Result, out: Path) -> None:
 def draw(result: Result) -> dict[str, Picture]:
     """The figures by file name."""
     found: dict[str, Picture] = {}
-    if result.evaluation.corrected:
+    # Where each class has a deformation of its own, no one pass tells how classes compare.
+    if result.evaluation.corrected and result.recipe.beside == ORIGINAL:
         found |= _corrected(result)
     found["error-against-m"] = Picture(
         "Error against M",
@@ -75,10 +76,11 @@ def _corrected(result: Result) -> dict[str, Picture]:
     inputs = run.normalise(dataset.test_images)
     assert evaluation.scores is not None
     means = evaluation.scores.log_mean
-    surest = max(evaluation.corrected, key=lambda index: _lead(means[index]))
-    plain = classifier.plain(inputs[list(evaluation.corrected)])
-    nearest = min(range(len(plain)), key=lambda i: _lead(plain[i]))
-    closest = evaluation.corrected[nearest]
+    surest = max(evaluation.corrected, key=lambda index: float(means[index].topk(2).values.diff().abs()))
+    chosen = list(evaluation.corrected)
+    plain = classifier.plain(inputs[chosen])  # (n, K)
+    behind = plain.amax(dim=1) - plain.gather(1, labels[chosen][:, None])[:, 0]
+    closest = chosen[int(behind.argmin())]
     one = slice(surest, surest + 1)
     pixels = dataset.test_images.float() / 255
     return {
@@ -93,8 +95,8 @@ def _corrected(result: Result) -> dict[str, Picture]:
             "Between two classes",
             linear_output(inputs, labels, classifier, closest, pixels[closest], classes),
             "Outputs of the network before the softmax, of the true class and of the plain prediction, for the test "
-            "images of both. The image whose plain prediction is wrong by the least, and where its virtual samples "
-            "lie: above the dotted line the truth is ahead.",
+            "images of both. Of the images that APAC corrects the one whose plain prediction is wrong by the least, "
+            "and where its virtual samples lie: above the dotted line the truth is ahead.",
         ),
     }
 
@@ -119,7 +121,7 @@ def _samples(result: Result) -> dict[str, Picture]:
             f"{shown} that APAC gets wrong with M = {largest:,}. Top left the truth; bars: the two best classes.",
         ),
     }
-    networks = {f"trained on {name} data": run.network for name, run in _runs(result).items()}
+    networks = {f"trained on {LABELS[name]}": run.network for name, run in _runs(result).items()}
     weights = images.first_layer_weights(networks, run.image_shape)
     if weights is not None:
         found["first-layer-weights"] = Picture(
@@ -173,21 +175,17 @@ def _evaluations(result: Result) -> dict[str, Evaluation]:
     return dict(zip(result.recipe.trainings, (result.evaluation, result.other), strict=True))
 
 
-def _lead(log_probabilities: Tensor) -> float:
-    best, second = log_probabilities.topk(2).values.tolist()
-    return float(best - second)
-
-
 def _html(result: Result, pictures: dict[str, Picture]) -> str:
     config, run = result.run.config, result.run
     of_all = len(result.dataset.train_images)
     held = round(config.validation * of_all)
+    epochs = " and ".join(f"{run.config.epochs:,} with {LABELS[name]}" for name, run in _runs(result).items())
     sections = [
         report.Section(
             "Result",
             table=summary(result),
-            text=f"The paper trains on the full set for 15,000 epochs; here it was {config.epochs:,} epochs on "
-            f"{of_all - held:,} images, with {held:,} held out.",
+            text=f"The paper trains on the full set for 15,000 epochs; here it was {epochs}, on {of_all - held:,} "
+            f"images, with {held:,} held out.",
         ),
         *(report.Section(each.title, picture=each.png, caption=each.caption) for each in pictures.values()),
         report.Section("All M", table=table.error_against_m(result.evaluation)),
@@ -195,8 +193,8 @@ def _html(result: Result, pictures: dict[str, Picture]) -> str:
     if result.certified:
         sections.append(report.Section("Certified", table=table.certainties(result.certified, result.evaluation)))
     facts = {
-        "command": f"apac reproduce {result.recipe.name} --seed {config.seed}",
-        **{f"training, {name} data": _training(each) for name, each in _runs(result).items()},
+        "command": _command(result.recipe),
+        **{f"training, {LABELS[name]}": _training(each) for name, each in _runs(result).items()},
         "time": f"training {result.training:,.0f} s, deciding {result.deciding:,.0f} s",
         **run.versions,
     }
@@ -205,6 +203,19 @@ def _html(result: Result, pictures: dict[str, Picture]) -> str:
         "A network trained on randomly deformed images minimises the expected loss over deformations. APAC decides a "
         "test image by that same expectation: deform it M times, average the log-softmax, take the largest class.",
         [*sections, report.Section("How it was made", facts=facts)],
+    )
+
+
+def _command(recipe: Recipe) -> str:
+    """What makes this report."""
+    short, paper = (find(recipe.name, seed=recipe.deformed.seed, schedule=s) for s in ("short", "paper"))
+    command = f"apac reproduce {recipe.name} --seed {recipe.deformed.seed}"
+    if recipe.passes != short.passes:
+        command += f" --passes {','.join(map(str, recipe.passes))}"
+    if recipe.deformed == paper.deformed:
+        return f"{command} --schedule paper"
+    return (
+        command if recipe.deformed == short.deformed else f"{command} --hours H, for {recipe.deformed.epochs:,} epochs"
     )
 
 

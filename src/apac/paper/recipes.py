@@ -46,6 +46,14 @@ PAPER_TABLE = {
     "cifar10-mlp": {"deformed": Errors(23.20, 14.07), "original": Errors(55.96)},
 }
 
+# The trainings by name, as tables and progress call them
+LABELS = {
+    "deformed": "deformed data",
+    "original": "original data",
+    "distinctive": "class-distinctive deformation",
+    "indistinctive": "class-indistinctive deformation",
+}
+
 CERTIFIED = tuple(Certified(error) for error in (0.1, 0.01, 0.001, 0.0001))
 # Many images of CIFAR-10 lie between two classes: they would all go to a limit of 16,384.
 CIFAR10_CERTIFIED = tuple(Certified(error, limit=1024) for error in (0.1, 0.01))

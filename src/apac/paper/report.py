@@ -21,7 +21,7 @@ figcaption { color: var(--soft); font-size: .9rem; }
 table { border-collapse: collapse; margin: 1rem 0; } caption { text-align: left; color: var(--soft); font-size: .9rem; }
 th, td { padding: .35rem 1.1rem .35rem 0; text-align: left; border-bottom: 1px solid var(--line);
          font-variant-numeric: tabular-nums; }
-th { font-weight: 600; } tbody tr:last-child td { color: var(--best); font-weight: 600; }
+th { font-weight: 600; } .last tbody tr:last-child td { color: var(--best); font-weight: 600; }
 figure { margin: 1.2rem 0; } figure img { max-width: 100%; background: #ffffff; border-radius: 4px; }
 code { font-size: .85rem; overflow-wrap: anywhere; white-space: pre-wrap; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; font-size: .9rem; } dd { margin: 0; }
@@ -75,7 +75,8 @@ def _section(section: Section) -> str:
 def _table(table: Table) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
     rows = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
+    look = ' class="last"' if table.last else ""
     return (
-        f"<table><caption>{escape(table.title)}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        f"<table{look}><caption>{escape(table.title)}</caption>\n<thead><tr>{head}</tr></thead>\n"
         f"<tbody>\n{rows}\n</tbody></table>"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from apac import data, run_folder
@@ -10,7 +11,7 @@ from apac.certainty import Certainty, certify
 from apac.data.base import Dataset
 from apac.errors import InputError
 from apac.evaluate import Evaluation, evaluate
-from apac.paper.recipes import ORIGINAL, Recipe
+from apac.paper.recipes import LABELS, ORIGINAL, Recipe
 from apac.progress import Progress, silent
 from apac.run import Run, train
 from apac.summing import key_of
@@ -33,7 +34,7 @@ class Result:
     deciding: float  # seconds, of all passes whenever they were made
 
 
-def reproduce(
+def plan(
     recipe: Recipe,
     out: Path,
     *,
@@ -41,27 +42,50 @@ def reproduce(
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress = silent,
-) -> Result:
-    """Train and evaluate, with runs and scores kept in `out`.
+) -> Recipe:
+    """The recipe as it can be made in `out`, or a refusal; changes nothing.
 
     With `hours`, as many epochs as both trainings can make in that time; a training that is resumed keeps its number.
     """
+    if resume and overwrite:
+        raise InputError("choose --resume to go on with a report or --overwrite to replace it, not both.")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; a report needs a folder.")
+    dataset = data.load(recipe.deformed.data, progress=progress)
+    own, others = _runs(recipe, out)
+    if resume and others:
+        raise InputError(f"{out} holds the report of another recipe; choose another folder.")
+    if not (resume or overwrite) and (own or others or (out / "report.html").exists()):
+        raise InputError(
+            f"{out} already holds a report or a part of one; go on with it by --resume, replace it by --overwrite, "
+            f"or choose another folder."
+        )
+    first = out / "runs" / next(iter(recipe.trainings))
+    if resume and first in own:
+        return replace(recipe, deformed=replace(recipe.deformed, epochs=run_folder.read_config(first).epochs))
+    return recipe if hours is None else recipe.within(hours, dataset.train_images)
+
+
+def clear(recipe: Recipe, out: Path) -> None:
+    """Remove the runs of a report, and nothing else that the folder may hold."""
+    for folder in chain(*_runs(recipe, out)):
+        run_folder.discard(folder)
+
+
+def reproduce(recipe: Recipe, out: Path, *, resume: bool = False, progress: Progress = silent) -> Result:
+    """Train and evaluate what was planned, with runs and scores kept in `out`."""
     dataset = data.load(recipe.deformed.data, progress=progress)
     folders = [out / "runs" / name for name in recipe.trainings]
-    _claim(out, folders, resume=resume, overwrite=overwrite)
-    if resume and run_folder.holds_run(folders[0]):
-        recipe = replace(recipe, deformed=replace(recipe.deformed, epochs=run_folder.read_config(folders[0]).epochs))
-    elif hours is not None:
-        recipe = recipe.within(hours, dataset.train_images)
     runs, evaluations, deciding = [], [], 0.0
     for folder, (name, config) in zip(folders, recipe.trainings.items(), strict=True):
-        runs.append(train(config, folder, resume=resume, progress=_named(progress, f"{name} data")))
+        runs.append(train(config, folder, resume=resume, progress=_named(progress, LABELS[name])))
     for folder, run in zip(folders, runs, strict=True):
+        named = _named(progress, LABELS[folder.name])
         passes = () if run.config.deformation == ORIGINAL else recipe.passes
         images = run.normalise(dataset.test_images)
         classifier = run.classifier(seed=run.config.seed)
         keep = run_folder.scores_of(folder)
-        evaluation = evaluate(classifier, images, dataset.test_labels, passes, keep=keep, progress=progress)
+        evaluation = evaluate(classifier, images, dataset.test_labels, passes, keep=keep, progress=named)
         evaluations.append(evaluation)
         deciding += evaluation.seconds
     certified = _certify(recipe, runs[0], dataset, run_folder.scores_of(folders[0]), progress)
@@ -79,19 +103,16 @@ def reproduce(
 
 
 def _certify(recipe: Recipe, run: Run, dataset: Dataset, keep: Path, progress: Progress) -> tuple[Certainty, ...]:
-    images, found = run.normalise(dataset.test_images), []
-    ready = run.classifier(seed=run.config.seed).prepared(images, EXPECTED * len(recipe.certified))
-    for rule in recipe.certified:
-        key = key_of(run.classifier(rule, seed=run.config.seed), images, rule)
-        found.append(
-            certify(
-                replace(ready, rule=rule),
-                images,
-                dataset.test_labels,
-                keep=keep / f"certified-{key}.safetensors",
-                progress=_named(progress, f"certified, error {rule.error:g}"),
-            )
-        )
+    images, seed = run.normalise(dataset.test_images), run.config.seed
+    keys = [key_of(run.classifier(seed=seed), images, rule) for rule in recipe.certified]
+    files = [keep / f"certified-{key}.safetensors" for key in keys]
+    ready = run.classifier(seed=seed)
+    if not all(file.exists() for file in files):
+        ready = ready.prepared(images, EXPECTED * len(files))
+    found = []
+    for rule, file in zip(recipe.certified, files, strict=True):
+        named = _named(progress, f"certified, error {rule.error:g}")
+        found.append(certify(replace(ready, rule=rule), images, dataset.test_labels, keep=file, progress=named))
     return tuple(found)
 
 
@@ -99,17 +120,8 @@ def _named(progress: Progress, name: str) -> Progress:
     return lambda task, done, total, note="": progress(f"{task}, {name}", done, total, note)
 
 
-def _claim(out: Path, runs: list[Path], *, resume: bool, overwrite: bool) -> None:
-    if resume and overwrite:
-        raise InputError("choose --resume to go on with a report or --overwrite to replace it, not both.")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; a report needs a folder.")
-    if resume or not any(map(run_folder.holds_run, runs)):
-        return
-    if not overwrite:
-        raise InputError(
-            f"{out} already holds a report or a part of one; go on with it by --resume, replace it by --overwrite, "
-            f"or choose another folder."
-        )
-    for folder in runs:
-        run_folder.discard(folder)
+def _runs(recipe: Recipe, out: Path) -> tuple[list[Path], list[Path]]:
+    """The runs in `out` that are this recipe's trainings, and those of another recipe."""
+    found = [out / "runs" / name for name in LABELS if run_folder.holds_run(out / "runs" / name)]
+    own = [folder for folder in found if folder.name in recipe.trainings]
+    return own, [folder for folder in found if folder not in own]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from apac.certainty import Agreement, Certainty
 from apac.classify.decision import rank
 from apac.evaluate import Evaluation
-from apac.paper.recipes import Errors
+from apac.paper.recipes import LABELS, Errors
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    last: bool = True  # whether the last row is the one to look at
 
 
 def error_against_m(evaluation: Evaluation) -> Table:
@@ -45,11 +46,11 @@ def summary(evaluations: Mapping[str, Evaluation], paper: Mapping[str, Errors]) 
     images, rows = 0, []
     for name, evaluation in evaluations.items():
         images, theirs = evaluation.images, paper.get(name)
-        rows.append((f"{name} data", "plain", here(evaluation.plain), there(theirs.plain if theirs else None)))
+        rows.append((LABELS[name], "plain", here(evaluation.plain), there(theirs.plain if theirs else None)))
         if evaluation.rows:
             largest = evaluation.rows[-1]
             rule = f"APAC, {largest.passes:,} passes"
-            rows.append((f"{name} data", rule, here(largest.product), there(theirs.apac if theirs else None)))
+            rows.append((LABELS[name], rule, here(largest.product), there(theirs.apac if theirs else None)))
     title = f"Test error on {images:,} images, ± one standard error of such a share"
     return Table(title, ("trained on", "decided by", "here", "paper"), tuple(rows))
 

@@ -44,8 +44,9 @@ def errors(results: Sequence[Result]) -> table.Table:
             )
         )
     columns = ("network", "deformed data, APAC", "deformed data, plain", "original data, plain", "M")
-    return table.Table("Test error, and in brackets the paper's with M = 16,384", columns, tuple(rows))
+    return table.Table("Test error, and in brackets the paper's with M = 16,384", columns, tuple(rows), last=False)
 
 
 def _beside(here: float, there: float | None) -> str:
+    assert there is not None
     return f"{table.percent(here)} ({there:.2f} %)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -22,26 +23,28 @@ def epochs_within(config: TrainConfig, images: Tensor, seconds: float) -> int:
     epoch = steps * _seconds_a_step(config, images)
     if seconds < epoch:
         raise InputError(
-            f"one epoch of {config.network} takes {epoch / 60:.1f} minutes on this machine, and this training may take "
-            f"only {seconds / 60:.1f}; give more hours."
+            f"one epoch of {config.network} takes {epoch:.2g} s on this machine, and this training may take only "
+            f"{seconds:.2g} s; give more hours."
         )
     return int(seconds / epoch)
 
 
 def _seconds_a_step(config: TrainConfig, images: Tensor) -> float:
-    # An epoch of one step, again and again, at a rate that changes nothing.
-    one = replace(config, epochs=1, rate=1e-9)
+    # Epochs of one step, at a rate that changes nothing, until time is up.
+    endless = replace(config, epochs=1_000_000, rate=1e-9)
     some = images[: config.batch].float() / 255
     labels = torch.zeros(len(some), dtype=torch.int64)
-    state = loop.begin(one)
+    times: list[float] = []  # at the end of each step; the first makes ready
 
-    def step() -> None:
-        state.step = 0
-        loop.advance(state, one, some, labels, (some[:0], labels[:0]))
+    def look(state: loop.State) -> None:
+        times.append(time.monotonic())
+        if len(times) > 1 and times[-1] - times[0] >= MEASURED:
+            raise _Enough
 
-    step()  # the first makes ready
-    count, began = 0, time.monotonic()
-    while time.monotonic() - began < MEASURED:
-        step()
-        count += 1
-    return (time.monotonic() - began) / count
+    with suppress(_Enough):
+        loop.advance(loop.begin(endless), endless, some, labels, (some[:0], labels[:0]), after_step=look)
+    return (times[-1] - times[0]) / (len(times) - 1)
+
+
+class _Enough(Exception):
+    """The time is up."""

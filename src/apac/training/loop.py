@@ -149,7 +149,7 @@ def rate_at(config: TrainConfig, step: int, steps: int) -> float:
     if step < warm:
         return config.rate * (step + 1) / (warm + 1)
     if config.schedule == "paper":
-        return config.rate * DECAY ** (step // steps)
+        return config.rate * DECAY ** (int(step - warm) // steps)
     return config.rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / (total - warm)))
 
 

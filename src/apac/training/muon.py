@@ -1,7 +1,7 @@
 """Muon: momentum whose step of each weight matrix is made orthogonal, so that all its directions advance alike.
 
 After Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024). It learns from fewer samples than
-SGD, and costs some products of matrices a step: little for convolutions, too much for the paper's MLPs.
+SGD, and costs some products of matrices a step: little for convolutions, much for the paper's MLPs.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(step: Tensor) -> Tensor:
-    """The step of a weight (outputs, inputs, ...) with all singular values near 1 (0.7 to 1.2), by Newton-Schulz
-    iteration; more than 1 for a layer with more outputs than inputs. Large layers go in blocks of outputs."""
+    """The step of a weight (outputs, inputs, ...) with singular values of about 1, 0.7 to 1.2, by Newton-Schulz
+    iteration; more for a layer with more outputs than inputs. In a large layer that holds for each block of outputs."""
     matrix = step.flatten(1)
     outputs, inputs = matrix.shape
     each = [_orthogonal(block) for block in matrix.split(BLOCK)]

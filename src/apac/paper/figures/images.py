@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from apac.classify.classifier import Classifier
 from apac.deform.base import Deformation
-from apac.deform.per_class import own_set
 from apac.evaluate import Evaluation
 from apac.paper.figures.canvas import APAC, PLAIN, bars, blank, png, show_image, top_two
 from apac.randomness import generator
@@ -63,8 +62,6 @@ def corrected(images: Tensor, labels: Tensor, classifier: Classifier, shown: Ten
     """How one image is decided, images (1, C, H, W) as the network takes them and `shown` (1, C, H, W) in [0, 1]:
     the plain prediction above; virtual samples, what the network says of each, and their mean log-probability below."""
     samples, truth = 6, int(labels[0])
-    deformation = own_set(classifier.deformation, truth)
-    shape = (images.shape[1], images.shape[2], images.shape[3])
     figure = blank(11, 3.9)
     axes = figure.subplots(2, samples + 1, width_ratios=[1] * samples + [2.6])
     for place in axes[0, 1:samples]:
@@ -80,15 +77,21 @@ def corrected(images: Tensor, labels: Tensor, classifier: Classifier, shown: Ten
         label.set_in_layout(False)
 
     for m in range(samples):
-        theta = deformation.sample(1, shape, generator=generator(classifier.seed, "pass", m))
-        show_image(axes[1, m], deformation.apply(shown, theta)[0])
-        said = classifier.plain(deformation.apply(images, theta))[0]
+        show_image(axes[1, m], virtual_sample(classifier, shown, m)[0])
+        said = classifier.plain(virtual_sample(classifier, images, m))[0]
         top_two(axes[1, m], said.exp(), classes, truth)
         axes[1, m].set_title(f"pass {m + 1}", fontsize=9)
     decision = classifier.decide(images)
     title = f"mean log-probability of {int(decision.passes[0]):,} passes"
     bars(axes[1, -1], decision.log_scores[0], classes, truth, title)
     return png(figure)
+
+
+def virtual_sample(classifier: Classifier, images: Tensor, number: int) -> Tensor:
+    """Images (N, C, H, W) as they are in a pass of the classifier."""
+    deformation, (channels, height, width) = classifier.deformation, images.shape[1:]
+    random = generator(classifier.seed, "pass", number)
+    return deformation.apply(images, deformation.sample(1, (channels, height, width), generator=random))
 
 
 def first_layer_weights(networks: Mapping[str, nn.Module], image_shape: tuple[int, int, int]) -> bytes | None:

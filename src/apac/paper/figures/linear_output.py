@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from apac.classify.classifier import Classifier
-from apac.deform.per_class import own_set
 from apac.models.engine import evaluating
 from apac.paper.figures.canvas import blank, png, show_image
-from apac.randomness import generator
+from apac.paper.figures.images import virtual_sample
 
 FIRST, SECOND, VIRTUAL = "#5ab4d6", "#8e5bbf", "#d6312b"
 SAMPLES = 1000
@@ -28,44 +27,31 @@ def linear_output(
     truth = int(labels[index])
     image = images[index : index + 1]
     other = next(c for c in classifier.plain(image)[0].argsort(descending=True).tolist() if c != truth)
-    virtual = _logits(classifier, _virtual_samples(classifier, image, truth))
+    virtual = _logits(classifier, torch.cat([virtual_sample(classifier, image, m) for m in range(SAMPLES)]))
     ours, plain = virtual[:, [other, truth]], _logits(classifier, image)[0, [other, truth]]
     favour = int((ours[:, 1] > ours[:, 0]).sum())
 
     figure = blank(10.4, 5.2)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    points_of = {label: _logits(classifier, images[labels == label]) for label in (other, truth)}
     for axes in panels:
         for label, colour in ((other, FIRST), (truth, SECOND)):
-            points = _logits(classifier, images[labels == label])
+            points = points_of[label]
             named = f"class {classes[label]}"
             axes.scatter(points[:, other], points[:, truth], s=5, color=colour, alpha=0.5, label=named)
-        low, high = min(axes.get_xlim()[0], axes.get_ylim()[0]), max(axes.get_xlim()[1], axes.get_ylim()[1])
-        axes.plot([low, high], [low, high], ":", color="#8a8a8a")
+        axes.axline((0, 0), slope=1, linestyle=":", color="#8a8a8a")  # both classes alike
         axes.set(xlabel=f"output of class {classes[other]}", aspect="equal")
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel(f"output of class {classes[truth]}")
     panels[1].scatter(ours[:, 0], ours[:, 1], s=5, color=VIRTUAL, alpha=0.5, label="virtual samples")
     for axes in panels:
         axes.plot(*plain.tolist(), "o", color=VIRTUAL, markeredgecolor="black", label="the image")
-        axes.legend(frameon=False, fontsize=8, loc="lower left", markerscale=1.5)
+    handles, names = panels[1].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=9, markerscale=1.5)
     show_image(panels[0].inset_axes((0.74, 0.74, 0.26, 0.26)), shown)
     panels[0].set_title("undeformed test images", fontsize=9)
     panels[1].set_title(f"{favour:,} of {SAMPLES:,} virtual samples favour the truth", fontsize=9)
     return png(figure)
-
-
-def _virtual_samples(classifier: Classifier, image: Tensor, truth: int) -> Tensor:
-    """Those of the classifier's first passes."""
-    deformation = own_set(classifier.deformation, truth)
-    _, channels, height, width = image.shape
-    each = [
-        deformation.apply(
-            image,
-            deformation.sample(1, (channels, height, width), generator=generator(classifier.seed, "pass", m)),
-        )
-        for m in range(SAMPLES)
-    ]
-    return torch.cat(each)
 
 
 def _logits(classifier: Classifier, images: Tensor) -> Tensor:

@@ -1,0 +1,90 @@
+"""What a network may return: logits, probabilities, log-probabilities; and in what state it comes back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import apac
+
+RULE = apac.FixedPasses(8)
+
+
+@pytest.fixture
+def images(random) -> Tensor:
+    return torch.rand(9, 1, 6, 6, generator=random)
+
+
+@pytest.fixture
+def weights(random) -> Tensor:
+    return torch.randn(36, 4, generator=random)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "last"),
+    [("probabilities", lambda x: x.softmax(1)), ("log-probabilities", lambda x: x.log_softmax(1))],
+)
+@pytest.mark.parametrize("combine", ["product", "sum"])
+def test_all_three_kinds_of_output_decide_alike(outputs, last, combine, images, weights):
+    u = apac.Homography()
+    plain = apac.Classifier(lambda x: x.flatten(1) @ weights, u, RULE, combine=combine)
+    other = apac.Classifier(lambda x: last(x.flatten(1) @ weights), u, RULE, combine=combine, outputs=outputs)
+    torch.testing.assert_close(other.decide(images).log_scores, plain.decide(images).log_scores, atol=1e-5, rtol=0)
+    torch.testing.assert_close(other.plain(images), plain.plain(images), atol=1e-5, rtol=0)
+
+
+def test_a_probability_of_zero_is_the_least_of_float32_and_not_the_end(images):
+    network = lambda x: torch.tensor([1.0, 0.0]).expand(len(x), 2)  # noqa: E731
+    decision = apac.Classifier(network, apac.Compose(), RULE, outputs="probabilities").decide(images)
+    assert decision.labels.tolist() == [0] * 9
+    torch.testing.assert_close(
+        decision.log_scores[:, 1], torch.full((9,), -87.3365, dtype=torch.float64), atol=1e-3, rtol=0
+    )
+
+
+@pytest.mark.parametrize("outputs", ["probabilities", "log-probabilities"])
+def test_what_are_no_probabilities_are_refused(outputs, images, weights):
+    classifier = apac.Classifier(lambda x: x.flatten(1) @ weights, apac.Compose(), RULE, outputs=outputs)
+    with pytest.raises(apac.InputError, match=rf"the network does not return {outputs}: .*outputs=\"logits\""):
+        classifier.decide(images)
+    with pytest.raises(
+        apac.InputError, match="outputs is one of 'logits', 'probabilities', 'log-probabilities', got 'scores'"
+    ):
+        apac.Classifier(lambda x: x, apac.Compose(), outputs="scores")
+
+
+def test_nan_among_probabilities_stops_that_image_alone(images):
+    def network(x: Tensor) -> Tensor:
+        said = torch.tensor([0.75, 0.25]).repeat(len(x), 1)
+        said[(x == images[3]).flatten(1).all(1)] = torch.nan
+        return said
+
+    decision = apac.Classifier(network, apac.Compose(), RULE, outputs="probabilities").decide(images)
+    assert decision.labels.tolist() == [0, 0, 0, -1, 0, 0, 0, 0, 0]
+
+
+def test_batch_normalisation_is_safe_and_the_training_flags_come_back(images):
+    network = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Dropout(0.5), nn.Linear(36, 3))
+    network[2].eval()  # a part of its own mind
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    classifier = apac.Classifier(network, apac.Flip(), RULE)
+    together = classifier.decide(images)
+    alone = classifier.decide(images[4:5])
+    torch.testing.assert_close(alone.log_scores, together.log_scores[4:5], atol=1e-5, rtol=0)
+    assert [part.training for part in network] == [True, True, False, True] and network.training
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in network.parameters())
+
+
+def test_the_network_is_given_its_own_type(images):
+    seen = set()
+
+    class Double(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.add(x.dtype)
+            return super().forward(x.flatten(1))
+
+    assert apac.Classifier(Double(36, 3).double(), apac.Flip(), RULE).decide(images).passes.tolist() == [8] * 9
+    assert seen == {torch.float64}

@@ -1,0 +1,75 @@
+"""Networks in ONNX files, against the torch network that was exported."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import apac
+
+NETWORK = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)).eval()
+
+
+def export(path: Path, *, batch: int | None = None, network: nn.Module = NETWORK) -> Path:
+    pytest.importorskip("onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            network,
+            (torch.zeros(batch or 2, 1, 8, 8),),
+            path,
+            input_names=["images"],
+            dynamic_axes=None if batch else {"images": {0: "n"}},
+            dynamo=False,
+        )
+    return path
+
+
+@pytest.mark.parametrize("batch", [None, 1, 4])
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_it_says_what_the_network_says_whatever_number_of_images_it_was_made_for(batch, count, tmp_path, random):
+    images = torch.rand(count, 1, 8, 8, generator=random)
+    network = apac.from_onnx(export(tmp_path / "n.onnx", batch=batch))
+    with torch.no_grad():
+        torch.testing.assert_close(network(images), NETWORK(images), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(network(images.double()), NETWORK(images), atol=1e-5, rtol=1e-4)
+
+
+def test_it_is_decided_as_the_network_is(tmp_path, random):
+    images = torch.rand(20, 1, 8, 8, generator=random)
+    network = apac.from_onnx(str(export(tmp_path / "n.onnx")))
+    ours, theirs = (
+        apac.Classifier(n, apac.Homography(), apac.FixedPasses(8)).decide(images) for n in (network, NETWORK)
+    )
+    torch.testing.assert_close(ours.log_scores, theirs.log_scores, atol=1e-4, rtol=0)
+
+
+def test_what_is_not_such_a_network_is_refused_in_one_sentence(tmp_path):
+    with pytest.raises(apac.InputError, match="there is no file"):
+        apac.from_onnx(tmp_path / "none.onnx")
+    (tmp_path / "text.onnx").write_text("not a network")
+    with pytest.raises(apac.InputError, match="cannot be read as an ONNX network"):
+        apac.from_onnx(tmp_path / "text.onnx")
+    network = apac.from_onnx(export(tmp_path / "n.onnx"))
+    with pytest.raises(apac.InputError, match=r"takes images of shape \('n', 1, 8, 8\), got \(2, 3, 9, 9\)"):
+        network(torch.zeros(2, 3, 9, 9))
+    double = nn.Sequential(nn.Flatten(), nn.Linear(64, 2)).double()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one = torch.zeros(1, 1, 8, 8, dtype=torch.float64)
+        torch.onnx.export(double, (one,), tmp_path / "d.onnx", input_names=["images"], dynamo=False)
+    with pytest.raises(
+        apac.InputError, match=r"must have one input of float32 images, it has images: tensor\(double\)"
+    ):
+        apac.from_onnx(tmp_path / "d.onnx")
+
+
+def test_without_the_runtime_it_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(apac.InputError, match=r"ONNX Runtime is not installed; .*\[fast\]"):
+        apac.from_onnx(tmp_path / "n.onnx")
