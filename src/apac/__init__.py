@@ -12,17 +12,23 @@ if TYPE_CHECKING:
     from apac.classify.decision import Decision as Decision
     from apac.classify.sequential import Certified as Certified
     from apac.classify.stopping import FixedPasses as FixedPasses
+    from apac.deform import Amplitude as Amplitude
     from apac.deform import Color as Color
     from apac.deform import Compose as Compose
     from apac.deform import Deformation as Deformation
     from apac.deform import Elastic as Elastic
+    from apac.deform import FeatureDropout as FeatureDropout
     from apac.deform import Flip as Flip
     from apac.deform import Homography as Homography
+    from apac.deform import Jitter as Jitter
     from apac.deform import PerClass as PerClass
     from apac.deform import ScaleShift as ScaleShift
     from apac.deform import Thickness as Thickness
+    from apac.deform import TimeShift as TimeShift
+    from apac.deform import TimeWarp as TimeWarp
     from apac.deform import presets as presets
     from apac.errors import InputError as InputError
+    from apac.estimator import ApacClassifier as ApacClassifier
     from apac.models.onnx_file import from_onnx as from_onnx
     from apac.run import Run as Run
     from apac.run import load as load
@@ -31,6 +37,8 @@ if TYPE_CHECKING:
 
 # Where each public name lives. It is imported when first used: `apac --help` does not wait for torch.
 _HOMES = {
+    "Amplitude": "apac.deform",
+    "ApacClassifier": "apac.estimator",
     "Certified": "apac.classify.sequential",
     "Classifier": "apac.classify.classifier",
     "Color": "apac.deform",
@@ -38,14 +46,18 @@ _HOMES = {
     "Decision": "apac.classify.decision",
     "Deformation": "apac.deform",
     "Elastic": "apac.deform",
+    "FeatureDropout": "apac.deform",
     "FixedPasses": "apac.classify.stopping",
     "Flip": "apac.deform",
     "Homography": "apac.deform",
     "InputError": "apac.errors",
+    "Jitter": "apac.deform",
     "PerClass": "apac.deform",
     "Run": "apac.run",
     "ScaleShift": "apac.deform",
     "Thickness": "apac.deform",
+    "TimeShift": "apac.deform",
+    "TimeWarp": "apac.deform",
     "TrainConfig": "apac.training.config",
     "from_albumentations": "apac.adapters.libraries",
     "from_callable": "apac.adapters.libraries",

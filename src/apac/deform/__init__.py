@@ -1,25 +1,34 @@
 """Deformations: distributions over Θ, and u(x; Θ). All kinds are imported here, so that `from_json` knows them."""
 
 from apac.deform import presets
+from apac.deform.amplitude import Amplitude
 from apac.deform.base import Deformation
 from apac.deform.color import Color
 from apac.deform.compose import Compose
 from apac.deform.elastic import Elastic
+from apac.deform.feature_dropout import FeatureDropout
 from apac.deform.flip import Flip
 from apac.deform.homography import Homography
+from apac.deform.jitter import Jitter
 from apac.deform.per_class import PerClass
 from apac.deform.scale_shift import ScaleShift
 from apac.deform.thickness import Thickness
+from apac.deform.time import TimeShift, TimeWarp
 
 __all__ = [
+    "Amplitude",
     "Color",
     "Compose",
     "Deformation",
     "Elastic",
+    "FeatureDropout",
     "Flip",
     "Homography",
+    "Jitter",
     "PerClass",
     "ScaleShift",
     "Thickness",
+    "TimeShift",
+    "TimeWarp",
     "presets",
 ]

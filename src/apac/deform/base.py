@@ -72,6 +72,15 @@ def prepare(images: Tensor, parameters: Draw) -> Draw:
     return draws.to_device(parameters, images.device)
 
 
+def same_shape(images: Tensor, parameters: Tensor) -> None:
+    """Refuse parameters that were drawn for images of another shape."""
+    if parameters.shape[1:] != images.shape[1:]:
+        raise InputError(
+            f"these parameters were drawn for the shape {tuple(parameters.shape[1:])}; draw them for "
+            f"{tuple(images.shape[1:])}."
+        )
+
+
 def _kinds() -> dict[str, type[Deformation]]:
     """Every kind that is defined by now; of two with the same name the later."""
     found: dict[str, type[Deformation]] = {}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,33 @@ from apac.training.config import TrainConfig
 from apac.training.muon import Muon
 
 DECAY = 0.9993  # of the rate, an epoch (paper)
+
+
+class Training(Protocol):
+    """What the loop asks of a configuration; see `TrainConfig` for what each means."""
+
+    @property
+    def deformation(self) -> Deformation | None: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def rate(self) -> float | None: ...
+    @property
+    def schedule(self) -> str: ...
+    @property
+    def warmup(self) -> float: ...
+    @property
+    def optimizer(self) -> str: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def l2(self) -> float | None: ...
+    @property
+    def average(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -62,11 +89,15 @@ class State:
 
 def begin(config: TrainConfig) -> State:
     """The state before the first step."""
-    network = models.build(config.network, generator=generator(config.seed, "initial weights", 0))
+    return start(models.build(config.network, generator=generator(config.seed, "initial weights", 0)), config)
+
+
+def start(network: nn.Module, config: Training) -> State:
+    """The state before the first step of a network of one's own."""
     return State(network, copy.deepcopy(network) if config.average else None, _optimizer(network, config))
 
 
-def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+def _optimizer(network: nn.Module, config: Training) -> torch.optim.Optimizer:
     *hidden, last = [p for p in network.parameters() if p.ndim > 1]
     biases = [p for p in network.parameters() if p.ndim == 1]
     assert config.rate is not None
@@ -81,7 +112,7 @@ def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer
 
 def advance(
     state: State,
-    config: TrainConfig,
+    config: Training,
     images: Tensor,
     labels: Tensor,
     held_out: tuple[Tensor, Tensor],
@@ -132,7 +163,7 @@ def advance(
         after_step(state)
 
 
-def _virtual_samples(config: TrainConfig, images: Tensor, labels: Tensor, step: int) -> tuple[Tensor, Tensor]:
+def _virtual_samples(config: Training, images: Tensor, labels: Tensor, step: int) -> tuple[Tensor, Tensor]:
     """The virtual samples of a step and their labels: indices with replacement, and a fresh Θ for each, used once."""
     random = generator(config.seed, "training step", step)
     index = torch.randint(len(images), (config.batch,), generator=random)
@@ -141,7 +172,7 @@ def _virtual_samples(config: TrainConfig, images: Tensor, labels: Tensor, step: 
     return deform(config.deformation, originals, targets, random), targets
 
 
-def rate_at(config: TrainConfig, step: int, steps: int) -> float:
+def rate_at(config: Training, step: int, steps: int) -> float:
     """The learning rate of a step, with so many steps an epoch."""
     assert config.rate is not None
     total = steps * config.epochs
@@ -178,7 +209,7 @@ def _follow(averaged: nn.Module, network: nn.Module, decay: float, step: int) ->
     torch._foreach_lerp_(list(averaged.parameters()), list(network.parameters()), weight)
 
 
-def _note(state: State, config: TrainConfig, rate: float, steps: int) -> str:
+def _note(state: State, config: Training, rate: float, steps: int) -> str:
     """The epoch under way with its loss so far, and the last validation error."""
     epoch, done = (state.step - 1) // steps + 1, (state.step - 1) % steps + 1
     error = state.history[-1].validation_error if state.history else None

@@ -1,0 +1,201 @@
+"""APAC as a scikit-learn estimator, for vectors, series and images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from apac.arguments import settle_integer, settle_number, settle_positive
+from apac.classify.classifier import Classifier
+from apac.classify.decision import Decision
+from apac.classify.sequential import Certified
+from apac.classify.stopping import Combine, Rule
+from apac.deform.base import Deformation
+from apac.deform.jitter import Jitter
+from apac.errors import InputError
+from apac.randomness import generator, seeding
+from apac.training import loop
+
+Shape = tuple[int, int, int]
+Builder = Callable[[Shape, int], nn.Module]  # of the shape of a sample (C, H, W) and the number of classes
+
+SAMPLED = 1000  # training samples that `n_passes_` is the mean of
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the loop asks of a configuration."""
+
+    deformation: Deformation
+    epochs: int
+    batch: int
+    rate: float
+    l2: float
+    seed: int
+    schedule: Literal["paper", "cosine"] = "cosine"
+    warmup: float = 0.05
+    optimizer: Literal["sgd", "muon"] = "sgd"
+    momentum: float = 0.9
+    average: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch"):
+            settle_integer(self, name, least=1)
+        settle_positive(self, "rate")
+        settle_number(self, "l2", least=0)
+        if not isinstance(self.deformation, Deformation):
+            raise InputError(f"the deformation must be a Deformation, got {self.deformation!r}.")
+
+
+class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A network trained with on-line deformation and decided by APAC.
+
+    X is (N, features), which are standardised; (N, channels, moments) for series, whose channels are standardised; or
+    (N, channels, height, width) for images, which stay as they are.
+
+    Parameters
+    ----------
+    deformation : Deformation, default Jitter(0.1)
+        What a sample may become without becoming another class; of standardised numbers.
+    network : callable, default a multi-layer perceptron
+        Makes a module from the shape of a sample, (1, 1, features), (channels, 1, moments) or (channels, height,
+        width), and the number of classes. It returns logits.
+    hidden : tuple of int
+        The hidden layers of the default network.
+    rule : FixedPasses or Certified, default Certified(error=0.01, limit=1024)
+        When a sample has had passes enough.
+    combine : "product" or "sum"
+    epochs, batch, rate, l2 : the training: momentum SGD with a rate that warms up and falls by a cosine
+    random_state : int, RandomState or None
+
+    Attributes
+    ----------
+    classes_ : the classes
+    n_features_in_ : the features, or channels
+    n_passes_ : the mean number of passes that training samples take to be decided (1,000 of them at most)
+    network_ : the trained module
+    classifier_ : the `apac.Classifier` that decides standardised samples, (N, C, H, W)
+    """
+
+    def __init__(
+        self,
+        deformation: Deformation | None = None,
+        *,
+        network: Builder | None = None,
+        hidden: tuple[int, ...] = (64,),
+        rule: Rule | None = None,
+        combine: Combine = "product",
+        epochs: int = 60,
+        batch: int = 32,
+        rate: float = 0.03,
+        l2: float = 1e-4,
+        random_state: Any = None,
+    ) -> None:
+        self.deformation = deformation
+        self.network = network
+        self.hidden = hidden
+        self.rule = rule
+        self.combine = combine
+        self.epochs = epochs
+        self.batch = batch
+        self.rate = rate
+        self.l2 = l2
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> ApacClassifier:
+        """Train on X with labels y (N,)."""
+        given: tuple[NDArray[np.float64], NDArray[Any]] = validate_data(self, X, y, dtype=np.float64, allow_nd=True)
+        array, targets = given
+        check_classification_targets(targets)
+        self.classes_, encoded = np.unique(targets, return_inverse=True)
+        self._shape = array.shape[1:]
+        self._standardise(array)
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        samples = self._samples(array)
+        _, channels, height, width = samples.shape
+        deformation = Jitter(0.1) if self.deformation is None else self.deformation
+        with seeding() as seed_all:
+            seed_all(seed)
+            self.network_ = (self.network or self._perceptron)((channels, height, width), len(self.classes_))
+        training = Training(deformation, self.epochs, self.batch, self.rate, self.l2, seed)
+        weight = next(self.network_.parameters())
+        samples, labels = samples.to(weight.dtype), torch.from_numpy(encoded.astype(np.int64))
+        state = loop.start(self.network_.train(), training)
+        loop.advance(state, training, samples, labels, (samples[:0], labels[:0]))
+        self.network_.eval()
+        rule = Certified(error=0.01, limit=1024) if self.rule is None else self.rule
+        self.classifier_ = Classifier(self.network_, deformation, rule, seed=seed, combine=self.combine)
+        some = torch.randperm(len(samples), generator=generator(seed, "passes", 0))[:SAMPLED]
+        self.n_passes_ = float(self.classifier_.decide(samples[some]).passes.double().mean())
+        return self
+
+    def decide(self, X: ArrayLike) -> Decision:
+        """The whole decision: labels as places in `classes_`, margins, passes, why each stopped."""
+        check_is_fitted(self)
+        array: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, allow_nd=True, reset=False)
+        if array.shape[1:] != self._shape:
+            raise InputError(
+                f"samples have the shape {array.shape[1:]}, but those that it was fitted on {self._shape}."
+            )
+        return self.classifier_.decide(self._samples(array))
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        decision = self.decide(X)
+        if "nan" in decision.stopped:
+            first = decision.stopped.index("nan")
+            raise InputError(f"the network returned NaN for sample {first} and cannot decide it.")
+        return cast(NDArray[Any], self.classes_[decision.labels.numpy()])
+
+    def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Normalised logarithms of what ranks the classes: the product of softmaxes, or their sum."""
+        decision = self.decide(X)
+        ranking = decision.log_scores if self.combine == "product" else decision.probabilities.log()
+        return cast(NDArray[np.float64], ranking.log_softmax(dim=1).numpy())
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        return np.exp(self.predict_log_proba(X))
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The mean log-probability of each class, (N, K); of two classes how far the second is ahead, (N,)."""
+        scores = self.predict_log_proba(X)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def _standardise(self, X: NDArray[np.float64]) -> None:
+        """Learn what `_samples` subtracts and divides by."""
+        axes: tuple[int, ...] = {2: (0,), 3: (0, 2), 4: ()}.get(X.ndim, ())
+        if X.ndim > 4:
+            raise InputError(f"X must be (N, features), (N, channels, moments) or images (N, C, H, W), got {X.shape}.")
+        self._centre = X.mean(axis=axes, keepdims=True) if axes else np.zeros((1,) * X.ndim)
+        spread = X.std(axis=axes, keepdims=True) if axes else np.ones((1,) * X.ndim)
+        self._spread = np.where(spread > 0, spread, 1.0)
+
+    def _samples(self, X: NDArray[np.float64]) -> Tensor:
+        """X as (N, C, H, W), standardised."""
+        samples = torch.from_numpy((X - self._centre) / self._spread)
+        if samples.ndim == 2:
+            return samples[:, None, None, :]
+        return samples[:, :, None, :] if samples.ndim == 3 else samples
+
+    def _perceptron(self, shape: Shape, classes: int) -> nn.Module:
+        # In double precision a sample is decided alike, to the last digits that matter, in any batch.
+        sizes = [int(np.prod(shape)), *self.hidden]
+        layers: list[nn.Module] = [nn.Flatten()]
+        for inputs, outputs in pairwise(sizes):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(sizes[-1], classes)).double()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
