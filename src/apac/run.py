@@ -15,15 +15,16 @@ from apac import data, models, run_folder
 from apac.classify.classifier import Classifier
 from apac.classify.sequential import Certified
 from apac.classify.stopping import Combine, FixedPasses, Rule
-from apac.data.base import check_pixels
-from apac.data.normalise import Normalisation, Scaling, normalisation_from
+from apac.data.base import Dataset, check_pixels
+from apac.data.folder import load as load_folder
+from apac.data.normalise import Normalisation, Scaling, Standardising, normalisation_from
 from apac.data.zca import fit as fit_whitening
 from apac.deform.compose import Compose
 from apac.errors import InputError
 from apac.progress import Progress, silent
 from apac.randomness import generator
 from apac.training import checkpoint, loop
-from apac.training.config import CLASSES, TrainConfig
+from apac.training.config import TrainConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +95,8 @@ def train(
         run_folder.check_free(folder, config, resume=resume, overwrite=overwrite)
         if resume and run_folder.is_complete(folder):
             return load(folder)
-    dataset = data.load(config.data, progress=progress)
+    dataset = dataset_of(config, progress=progress)
+    config.check_classes(len(dataset.classes))
     # Held-out images are not trained on in any version: a deformed image tells too much of its original (section 2.1).
     order = torch.randperm(len(dataset.train_images), generator=generator(config.seed, "held out", 0))
     held = round(config.validation * len(order))
@@ -106,7 +108,7 @@ def train(
     trained = (normalisation.apply(images), labels)
     held_out = (normalisation.apply(held_images), held_labels)
 
-    state = loop.begin(config)
+    state = loop.begin(config, channels=dataset.image_shape[0], classes=len(dataset.classes))
     if folder is None:
         loop.advance(state, config, *trained, held_out, progress=progress)
     else:
@@ -145,17 +147,16 @@ def load(folder: str | os.PathLike[str]) -> Run:
     folder = run_folder.find(Path(folder))
     config = run_folder.read_config(folder)
     form, tensors = run_folder.read(folder)
-    network = models.build(config.network, generator=generator(config.seed, "initial weights", 0))
     parts: dict[str, dict[str, Tensor]] = {"network": {}, "normalisation": {}}
     for name, tensor in tensors.items():
         part, _, rest = name.partition(".")
         parts.setdefault(part, {})[rest] = tensor
     try:
-        network.load_state_dict(parts["network"])
         channels, height, width = form["image_shape"]
         classes = tuple(map(str, form["classes"]))
-        if len(classes) != CLASSES:
-            raise ValueError(f"{len(classes)} classes")
+        random = generator(config.seed, "initial weights", 0)
+        network = models.build(config.network, generator=random, channels=channels, classes=len(classes))
+        network.load_state_dict(parts["network"])
         return Run(
             config=config,
             network=network.eval(),
@@ -172,7 +173,27 @@ def load(folder: str | os.PathLike[str]) -> Run:
         raise InputError(f"the files in {folder} do not belong together or are damaged; {run_folder.AGAIN}.") from error
 
 
+def dataset_of(config: TrainConfig, *, progress: Progress = silent) -> Dataset:
+    """What a run was, or is to be, trained and tested on."""
+    if config.folder is None:
+        return data.load(config.data, progress=progress)
+    return load_folder(config.folder, corrupt=config.corrupt, progress=progress)
+
+
+def images_to_test(run: Run, *, progress: Progress = silent) -> tuple[Tensor, Tensor]:
+    """The normalised test images of a run and their labels; refused where the classes are not the run's any more."""
+    dataset = dataset_of(run.config, progress=progress)
+    if dataset.classes != run.classes:
+        differing = sorted(set(dataset.classes) ^ set(run.classes))
+        raise InputError(
+            f"{run.config.data} has other classes than the run was trained on: {', '.join(differing)}; train it again."
+        )
+    return run.normalise(dataset.test_images), dataset.test_labels
+
+
 def _fit(images: Tensor, config: TrainConfig, progress: Progress) -> Normalisation:
+    if config.folder is not None:
+        return Standardising.fit(images)
     if not config.whitened:
         return Scaling()
     progress("whitening", 0, 1)

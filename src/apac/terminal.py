@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import sys
 import time
@@ -110,6 +112,16 @@ def answers_of(
         }
         for i, (path, notes) in enumerate(images)
     ]
+
+
+def answers_as_csv(answers: Sequence[dict[str, Any]]) -> str:
+    """One line for each image."""
+    columns = ("image", "label", "runner_up", "margin", "margin_error", "passes", "stopped")
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(columns)
+    table.writerows(["" if answer[name] is None else answer[name] for name in columns] for answer in answers)
+    return text.getvalue()
 
 
 def _name(classes: Sequence[str], number: Any) -> str | None:

@@ -11,7 +11,7 @@ import typer
 from apac.cli.options import Error, Limit, RunFolder, Seed, certified
 from apac.errors import InputError
 from apac.refusal import complain, kindly
-from apac.terminal import answers_of, print_answer, watched
+from apac.terminal import answers_as_csv, answers_of, print_answer, watched
 
 
 @kindly
@@ -23,12 +23,17 @@ def classify(
     passes: Annotated[
         int | None, typer.Option(help="A fixed number of passes instead of certainty.", show_default=False)
     ] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Write the decisions to this file too.", show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
     seed: Seed = 0,
 ) -> None:
     """Decide image files by APAC, with as many passes as it takes to be certain.
 
     Example:  apac classify runs/cnn digit.png
+
+    Example:  apac classify runs/photos *.jpg --csv decisions.csv
 
     Images of another size or polarity are resized, centred and inverted as the training data asks, and it is said so.
     """
@@ -37,6 +42,7 @@ def classify(
     from apac.classify.stopping import FixedPasses, Rule
     from apac.data.image_file import read_image
     from apac.run import load
+    from apac.storage import write_text
 
     if passes is not None and (error, limit) != (None, None):
         raise InputError("--passes asks for a fixed number of passes, --error and --limit for certainty; choose one.")
@@ -59,6 +65,8 @@ def classify(
         prepared = [(path, notes) for path, _, notes in read]
         answers = answers_of(prepared, decision, loaded.classes)
         failed = failed or "nan" in decision.stopped
+    if csv is not None:
+        write_text(csv, answers_as_csv(answers))
     if as_json:
         print(json.dumps(answers, indent=2))
     else:

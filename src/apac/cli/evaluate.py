@@ -61,20 +61,17 @@ def evaluate(
 
 
 def _fixed(folder: Path, run: Run, marks: tuple[int, ...], seed: int) -> None:
-    from apac import data
     from apac.evaluate import evaluate as measure
     from apac.paper.table import changes, error_against_m
+    from apac.run import images_to_test
     from apac.run_folder import scores_of
     from apac.storage import write_json, write_text
 
     if _mention_no_deformation(run):
         marks = ()
     with watched() as progress, _going_on():
-        dataset = data.load(run.config.data, progress=progress)
-        images = run.normalise(dataset.test_images)
-        result = measure(
-            run.classifier(seed=seed), images, dataset.test_labels, marks, keep=scores_of(folder), progress=progress
-        )
+        images, labels = images_to_test(run, progress=progress)
+        result = measure(run.classifier(seed=seed), images, labels, marks, keep=scores_of(folder), progress=progress)
     print_table(error_against_m(result))
     if marks:
         print(changes(result))
@@ -84,10 +81,10 @@ def _fixed(folder: Path, run: Run, marks: tuple[int, ...], seed: int) -> None:
 
 
 def _certified(folder: Path, run: Run, rule: Certified, against: int | None, seed: int) -> None:
-    from apac import data
     from apac.certainty import certify, compare, to_csv
     from apac.paper import table
     from apac.paper.figures.curves import passes_against_margin
+    from apac.run import images_to_test
     from apac.run_folder import scores_of
     from apac.storage import write_bytes, write_json, write_text
     from apac.summing import Summing
@@ -95,8 +92,7 @@ def _certified(folder: Path, run: Run, rule: Certified, against: int | None, see
     _mention_no_deformation(run)
     classifier = run.classifier(rule, seed=seed)
     with watched() as progress:
-        dataset = data.load(run.config.data, progress=progress)
-        images, labels = run.normalise(dataset.test_images), dataset.test_labels
+        images, labels = images_to_test(run, progress=progress)
         plain = int((classifier.plain(images).argmax(dim=1) != labels).sum()) / len(labels)
         result = certify(classifier, images, labels, progress=progress)
         form = result.to_json() | {"plain": plain}

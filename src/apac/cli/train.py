@@ -16,7 +16,9 @@ from apac.terminal import watched
 @kindly
 def train(
     out: Annotated[Path, typer.Option(help="The folder for the run.", show_default=False)],
-    data: Annotated[str | None, typer.Option(help="mnist-5k, mnist or cifar10.", show_default="mnist-5k")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="mnist-5k, mnist, cifar10, or a folder.", show_default="mnist-5k")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="cnn or mlp: the paper's for the data.", show_default="cnn")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Train on the original data, without deformation.")] = False,
     epochs: Annotated[
@@ -40,12 +42,20 @@ def train(
         float | None, typer.Option(help="Part of the images to hold out.", show_default="0.1")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Decides every random number.", show_default="0")] = None,
+    corrupt: Annotated[
+        str | None, typer.Option(help="refuse or skip files that cannot be read.", show_default="refuse")
+    ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Train a network with on-line deformation.
 
     Example:  apac train --data mnist --model cnn --epochs 3 --out runs/cnn
+
+    Example:  apac train --data photos --schedule cosine --out runs/photos
+
+    A folder has a sub-folder of images for each class; a fifth of each is kept for apac evaluate, unless the folder is
+    divided into train and test.
 
     Ctrl-C keeps a checkpoint:  apac train --resume --out runs/cnn  goes on as if nothing had happened.
     """
@@ -70,6 +80,7 @@ def train(
         "average": average,
         "validation": validation,
         "seed": seed,
+        "corrupt": corrupt,
         "deformation": Compose() if plain else None,
     }
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}

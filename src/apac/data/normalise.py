@@ -28,12 +28,44 @@ class Scaling:
         return {}
 
 
-Normalisation = Scaling | Whitening
+@dataclass(frozen=True, eq=False)
+class Standardising:
+    """pixels / 255, less the mean of each channel, over its standard deviation."""
+
+    mean: Tensor  # (C,) float32
+    deviation: Tensor  # (C,) float32, above 0
+
+    kind: ClassVar[str] = "standardising"
+
+    def apply(self, images: Tensor) -> Tensor:
+        """(N, C, H, W) uint8 -> (N, C, H, W) float32."""
+        check_pixels(images)
+        if images.shape[1] != len(self.mean):
+            raise InputError(f"this normalisation is for {len(self.mean)} channels, got {images.shape[1]}.")
+        return (images.float().div_(255) - self.mean[:, None, None]) / self.deviation[:, None, None]
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "deviation": self.deviation}
+
+    @staticmethod
+    def fit(images: Tensor) -> Standardising:
+        check_pixels(images)
+        if not len(images):
+            raise InputError("a normalisation needs at least one image to be fitted on, and got none.")
+        pixels = images.transpose(0, 1).flatten(1).double() / 255  # (C, N · H · W)
+        return Standardising(pixels.mean(dim=1).float(), pixels.std(dim=1, correction=0).clamp_min(1e-3).float())
+
+
+Normalisation = Scaling | Standardising | Whitening
 
 
 def normalisation_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalisation:
     """What `kind` and `tensors()` were taken from."""
-    wanted = {Scaling.kind: set[str](), Whitening.kind: {"mean", "triangle"}}
+    wanted = {
+        Scaling.kind: set[str](),
+        Standardising.kind: {"mean", "deviation"},
+        Whitening.kind: {"mean", "triangle"},
+    }
     if kind not in wanted:
         raise InputError(f"there is no normalisation {kind!r}; this version knows {', '.join(wanted)}.")
     if set(tensors) != wanted[kind]:
@@ -41,4 +73,6 @@ def normalisation_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalisatio
             f"the normalisation {kind!r} has the tensors {sorted(wanted[kind])}, not {sorted(tensors)}; "
             "it is damaged or of an earlier version, so train the run again."
         )
+    if kind == Standardising.kind:
+        return Standardising(**tensors)
     return Scaling() if kind == Scaling.kind else Whitening.from_tensors(**tensors)

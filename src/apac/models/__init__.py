@@ -13,13 +13,17 @@ from apac.models.mnist_cnn import mnist_cnn
 BUILDERS = {"mnist-cnn": mnist_cnn, "mnist-mlp": mnist_mlp, "cifar10-cnn": cifar10_cnn, "cifar10-mlp": cifar10_mlp}
 
 
-def build(name: str, *, generator: torch.Generator) -> nn.Sequential:
-    """A fresh network: He's initial weights, drawn from the generator, and zero biases."""
+def build(name: str, *, generator: torch.Generator, channels: int | None = None, classes: int = 10) -> nn.Sequential:
+    """A fresh network: He's initial weights, drawn from the generator, and zero biases.
+
+    It has the paper's channels and classes unless others are given.
+    """
     if name not in BUILDERS:
         raise InputError(f"there is no network {name!r}; choose one of {', '.join(BUILDERS)}.")
     # Built without storage, so that torch's own initialisation neither runs nor touches the global generator.
     with torch.device("meta"):
-        network = BUILDERS[name]()
+        sizes = {"classes": classes} if channels is None else {"channels": channels, "classes": classes}
+        network = BUILDERS[name](**sizes)
     network.to_empty(device="cpu")
     for layer in network:
         if isinstance(layer, nn.Conv2d | nn.Linear):

@@ -3,12 +3,12 @@
 from torch import nn
 
 
-def mnist_mlp() -> nn.Sequential:
-    return _three_layers(784, 2500, 2000, 10)
+def mnist_mlp(channels: int = 1, classes: int = 10) -> nn.Sequential:
+    return _three_layers(channels * 28 * 28, 2500, 2000, classes)
 
 
-def cifar10_mlp() -> nn.Sequential:
-    return _three_layers(3072, 4096, 3072, 10)
+def cifar10_mlp(channels: int = 3, classes: int = 10) -> nn.Sequential:
+    return _three_layers(channels * 32 * 32, 4096, 3072, classes)
 
 
 def _three_layers(inputs: int, first: int, second: int, outputs: int) -> nn.Sequential:

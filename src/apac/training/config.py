@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Literal
 
 from apac import data, models
 from apac.arguments import settle_integer, settle_number, settle_positive
+from apac.data.folder import Corrupt
 from apac.deform import presets
 from apac.deform.base import Deformation
 from apac.deform.per_class import PerClass
@@ -15,7 +18,7 @@ from apac.errors import InputError
 FAMILY = {"mnist-5k": "mnist", "mnist": "mnist", "cifar10": "cifar10"}
 PRESET = {"mnist": presets.mnist, "cifar10": presets.cifar10}
 
-CLASSES = 10  # of every data set here
+FOLDER = (0.02, 5e-4)  # rate and L2 factor for the few images that people have
 
 # (initial rate, L2 factor) of the paper's training details
 PAPER = {
@@ -31,7 +34,7 @@ class TrainConfig:
     """One training. What is None becomes the paper's value for the data and the network, so that a configuration
     always prints, compares and is stored with the values in force."""
 
-    data: str = "mnist-5k"
+    data: str = "mnist-5k"  # or a folder with a sub-folder of images for each class
     model: str = "cnn"  # "cnn" or "mlp": the paper's network of that kind for the data
     deformation: Deformation | None = None  # Compose() trains on the original data
     epochs: int = 100  # the paper: 15,000
@@ -45,23 +48,25 @@ class TrainConfig:
     average: float = 0.0  # decay a step of the running mean of the weights (EMA) that is kept; 0 keeps the last weights
     validation: float = 0.1  # the part of the training images that is held out
     seed: int = 0
+    corrupt: Corrupt = "refuse"  # what to do with files of a folder that cannot be read; or "skip"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.data, str) or self.data not in FAMILY:
-            raise InputError(f"there is no data set {self.data!r}; choose one of {', '.join(data.NAMES)}.")
+        if not isinstance(self.data, str | os.PathLike):
+            raise InputError(f"there is no data set {self.data!r}; choose one of {', '.join(data.NAMES)}, or a folder.")
+        object.__setattr__(self, "data", _settled(os.fspath(self.data)))
         if self.network not in models.BUILDERS:
             raise InputError(f"there is no model {self.model!r}; choose cnn or mlp.")
-        rate, l2 = PAPER[self.network]
-        given = {"deformation": PRESET[FAMILY[self.data]](), "rate": rate, "l2": l2}
+        rate, l2 = PAPER[self.network] if self.folder is None else FOLDER
+        given = {"deformation": PRESET[self.family](), "rate": rate, "l2": l2}
         for name, value in given.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         if not isinstance(self.deformation, Deformation):
             raise InputError(f"the deformation must be a Deformation, got {self.deformation!r}.")
-        if isinstance(self.deformation, PerClass) and self.deformation.classes != CLASSES:
-            raise InputError(
-                f"{self.data} has {CLASSES} classes, but the PerClass was made for {self.deformation.classes}."
-            )
+        if self.folder is None:
+            self.check_classes(10)
+        if self.corrupt not in ("refuse", "skip"):
+            raise InputError(f'corrupt is "refuse" or "skip", got {self.corrupt!r}.')
         self._settle_numbers()
 
     def _settle_numbers(self) -> None:
@@ -78,14 +83,31 @@ class TrainConfig:
             raise InputError(f'the optimizer is "sgd" or "muon", got {self.optimizer!r}.')
 
     @property
+    def folder(self) -> Path | None:
+        """Where the images are, if they are a person's own."""
+        return None if self.data in FAMILY else Path(self.data)
+
+    @property
+    def family(self) -> str:
+        """The paper's data set whose networks and deformation are used: CIFAR-10's for pictures of one's own."""
+        return FAMILY.get(self.data, "cifar10")
+
+    @property
     def network(self) -> str:
         """The name of the network among the paper's four."""
-        return f"{FAMILY[self.data]}-{self.model}"
+        return f"{self.family}-{self.model}"
+
+    def check_classes(self, classes: int) -> None:
+        """Refuse a class-distinctive deformation for another number of classes."""
+        if isinstance(self.deformation, PerClass) and self.deformation.classes != classes:
+            raise InputError(
+                f"{self.data} has {classes} classes, but the PerClass was made for {self.deformation.classes}."
+            )
 
     @property
     def whitened(self) -> bool:
         """CIFAR-10 is ZCA-whitened, MNIST is not (paper, section 4.2)."""
-        return FAMILY[self.data] == "cifar10"
+        return self.data == "cifar10"
 
     def to_json(self) -> dict[str, Any]:
         form = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -95,3 +117,12 @@ class TrainConfig:
     @staticmethod
     def from_json(form: dict[str, Any]) -> TrainConfig:
         return TrainConfig(**form | {"deformation": Deformation.from_json(form["deformation"])})
+
+
+def _settled(name: str) -> str:
+    """A data set by its name, or a folder by its whole path, which need not exist any more when a run is loaded."""
+    if name in FAMILY:
+        return name
+    if os.sep not in name and not Path(name).is_dir():
+        raise InputError(f"there is no data set {name!r}; choose one of {', '.join(data.NAMES)}, or a folder.")
+    return str(Path(name).absolute())

@@ -87,9 +87,10 @@ class State:
         return self.averaged or self.network
 
 
-def begin(config: TrainConfig) -> State:
-    """The state before the first step."""
-    return start(models.build(config.network, generator=generator(config.seed, "initial weights", 0)), config)
+def begin(config: TrainConfig, *, channels: int | None = None, classes: int = 10) -> State:
+    """The state before the first step, for the paper's channels and classes or others."""
+    random = generator(config.seed, "initial weights", 0)
+    return start(models.build(config.network, generator=random, channels=channels, classes=classes), config)
 
 
 def start(network: nn.Module, config: Training) -> State:

@@ -1,0 +1,181 @@
+"""A person's own images, from a folder to a decision."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import apac
+from apac import cli
+from apac.data import folder
+from apac.data.normalise import Standardising, normalisation_from
+from apac.run import images_to_test
+
+COLOURS = {"apple": (200, 30, 30), "leaf": (30, 180, 40), "sky": (60, 90, 220)}
+
+
+def paint(
+    path: Path, colour: tuple[int, ...], size: tuple[int, int] = (40, 30), mode: str = "RGB", seed: int = 0
+) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).integers(-25, 25, (size[1], size[0], 3))
+    pixels = (np.array(colour) + noise).clip(0, 255).astype(np.uint8)
+    Image.fromarray(pixels).convert(mode).save(path)
+    return path
+
+
+def gallery(root: Path, count: int = 10, mode: str = "RGB") -> Path:
+    for name, colour in COLOURS.items():
+        for i in range(count):
+            suffix = ("png", "jpg", "webp")[i % 3] if mode == "RGB" else "png"
+            paint(root / name / f"{i:02}.{suffix}", colour, (24 + 7 * i, 40 + i), mode, seed=i)
+    return root
+
+
+def test_classes_are_the_folders_and_a_fifth_of_each_is_kept_to_test(tmp_path):
+    dataset = folder.load(gallery(tmp_path / "p"))
+    assert dataset.classes == ("apple", "leaf", "sky")
+    assert dataset.train_images.shape == (24, 3, 32, 32) and dataset.test_images.shape == (6, 3, 32, 32)
+    assert dataset.train_images.dtype == torch.uint8
+    for labels, count in ((dataset.train_labels, 8), (dataset.test_labels, 2)):
+        assert torch.bincount(labels).tolist() == [count] * 3
+    for images, labels in ((dataset.train_images, dataset.train_labels), (dataset.test_images, dataset.test_labels)):
+        for image, label in zip(images.float(), labels.tolist(), strict=True):
+            mean = image.mean((1, 2)).numpy()
+            np.testing.assert_allclose(mean, COLOURS[dataset.classes[label]], atol=8)
+
+
+def test_a_file_keeps_its_side_of_the_split_when_others_come(tmp_path):
+    root = gallery(tmp_path / "p")
+    before = folder.load(root)
+    tested = {image.numpy().tobytes() for image in before.test_images}
+    for i in range(10, 20):
+        paint(root / "leaf" / f"{i}.png", COLOURS["leaf"], seed=i)
+    after = folder.load(root)
+    now = {image.numpy().tobytes() for image in after.test_images}
+    assert len(tested & now) >= 4  # those of the other classes stay; of this class most do
+
+
+def test_grey_images_stay_grey_and_one_coloured_image_makes_all_coloured(tmp_path):
+    root = gallery(tmp_path / "p", mode="L")
+    assert folder.load(root).image_shape == (1, 32, 32)
+    paint(root / "sky" / "coloured.png", (1, 2, 200))
+    assert folder.load(root).image_shape == (3, 32, 32)
+
+
+def test_folders_train_and_test_are_the_split_that_people_made(tmp_path):
+    gallery(tmp_path / "p" / "train", 4)
+    gallery(tmp_path / "p" / "test", 2)
+    dataset = folder.load(tmp_path / "p")
+    assert (len(dataset.train_images), len(dataset.test_images), len(dataset.classes)) == (12, 6, 3)
+    paint(tmp_path / "p" / "test" / "sea" / "1.png", (0, 0, 99))
+    with pytest.raises(apac.InputError, match=r"has the class 'sea', which .*train lacks"):
+        folder.load(tmp_path / "p")
+
+
+def test_corrupt_files_are_named_and_refused_or_skipped(tmp_path, caplog):
+    root = gallery(tmp_path / "p")
+    (root / "sky" / "broken.jpg").write_bytes(b"no image")
+    cut = paint(root / "leaf" / "cut.png", (0, 200, 0), (64, 64))
+    cut.write_bytes(cut.read_bytes()[:500])
+    (root / "sky" / "notes.txt").write_text("not an image, and not meant as one")
+    with pytest.raises(apac.InputError, match=r"cannot be read as images: .*broken.jpg; mend or remove them"):
+        folder.load(root)
+    with caplog.at_level(logging.WARNING):
+        dataset = folder.load(root, corrupt="skip")
+    assert "broken.jpg" in caplog.text and "cut.png" in caplog.text
+    assert len(dataset.train_images) + len(dataset.test_images) == 30
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda root: (root / "empty").mkdir(), r"the class folder .*empty has no image in it"),
+        (
+            lambda root: [(root / name).rename(root.parent / name) for name in ("leaf", "sky")],
+            "one class only, 'apple'",
+        ),
+        (lambda root: [(root / name).rename(root.parent / name) for name in COLOURS], "has no sub-folders"),
+        (lambda root: root.rename(root.parent / "gone"), "there is no folder"),
+    ],
+)
+def test_a_folder_that_cannot_serve_is_refused_in_one_sentence(spoil, sentence, tmp_path):
+    root = gallery(tmp_path / "p", 3)
+    spoil(root)
+    with pytest.raises(apac.InputError, match=sentence):
+        folder.load(root)
+
+
+def test_a_class_with_nothing_readable_is_refused(tmp_path):
+    root = gallery(tmp_path / "p", 3)
+    for path in (root / "sky").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(apac.InputError, match=r"the class 'sky' .* has no readable image to train on"):
+        folder.load(root, corrupt="skip")
+
+
+def test_standardised_channels_have_mean_0_and_deviation_1_and_are_restored(random):
+    images = torch.randint(0, 200, (20, 3, 5, 5), generator=random).byte()
+    images[:, 1] = 7
+    fitted = Standardising.fit(images)
+    pixels = fitted.apply(images).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(pixels.mean(1), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(pixels.std(1, correction=0), torch.tensor([1.0, 0.0, 1.0]), atol=1e-5, rtol=0)
+    again = normalisation_from(fitted.kind, fitted.tensors())
+    assert torch.equal(again.apply(images), fitted.apply(images))
+    with pytest.raises(apac.InputError, match="is for 3 channels, got 1"):
+        fitted.apply(images[:, :1])
+
+
+def call(*arguments: object):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def test_the_command_trains_on_a_folder_evaluates_it_and_classifies_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    root = gallery(tmp_path / "photos", 12)
+    result = call("train", "--data", "photos", "--out", "run", "--epochs", 12, "--batch", 8, "--schedule", "cosine")
+    assert result.exit_code == 0, result.output
+    run = apac.load("run")
+    assert run.classes == ("apple", "leaf", "sky") and run.image_shape == (3, 32, 32)
+    assert run.config.data == str(root) and run.config.deformation == apac.presets.cifar10()
+
+    result = call("evaluate", "run", "--passes", "1,8")
+    assert result.exit_code == 0, result.output
+    assert "6 test images" in result.stdout
+
+    files = [paint(tmp_path / f"new {i}.jpg", COLOURS[name], (90, 50), seed=99) for i, name in enumerate(COLOURS)]
+    result = call("classify", "run", *files, "--csv", "out.csv", "--passes", 16)
+    assert result.exit_code == 0, result.output
+    with (tmp_path / "out.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["label"] for row in rows] == list(COLOURS)
+    assert [row["image"] for row in rows] == [str(path) for path in files]
+    assert {row["passes"] for row in rows} == {"16"} and all(float(row["margin"]) > 0 for row in rows)
+
+    paint(root / "sea" / "1.png", (0, 0, 99))
+    paint(root / "sea" / "2.png", (0, 0, 99))
+    result = call("evaluate", "run")
+    assert result.exit_code == 2
+    assert "has other classes than the run was trained on: sea; train it again" in result.stderr
+    root.rename(tmp_path / "elsewhere")
+    assert apac.load("run").classes == run.classes  # the images are not needed to decide others
+    with pytest.raises(apac.InputError, match="there is no folder"):
+        images_to_test(run)
+
+
+def test_class_distinctive_deformation_on_ones_own_classes(tmp_path):
+    root = gallery(tmp_path / "photos", 4)
+    u = apac.PerClass({0: apac.Flip()}, default=apac.Compose(), classes=3)
+    config = apac.TrainConfig(str(root), "cnn", u, epochs=1, batch=4)
+    assert apac.train(config).classifier(apac.FixedPasses(2)).deformation == u
+    wrong = apac.PerClass({0: apac.Flip()}, default=apac.Compose(), classes=4)
+    with pytest.raises(apac.InputError, match="has 3 classes, but the PerClass was made for 4"):
+        apac.train(apac.TrainConfig(str(root), "cnn", wrong, epochs=1))
