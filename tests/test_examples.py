@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,15 @@ README = Path(__file__).parent.parent / "README.md"
 
 
 def test_the_links_in_the_readme_and_docs_lead_somewhere():
-    for page in [README, *README.parent.glob("docs/*.md"), README.parent / "CHANGELOG.md"]:
+    for page in [README, *README.parent.glob("docs/**/*.md"), README.parent / "CHANGELOG.md"]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", [README, README.parent / "docs" / "certified.md"], ids=lambda page: page.name)
+PAGES = [README, *(page for page in sorted(README.parent.glob("docs/**/*.md")) if "```python" in page.read_text())]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
@@ -24,3 +28,22 @@ def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch, capsys):
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, str(page), "exec"), names)
+
+
+EXAMPLES = {"digits": (1, 3), "own_classes": (1, 3), "own_pipeline": (12,), "time_series": (1, 2)}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs_and_tells_its_errors(name, monkeypatch, capsys):
+    """With little work: what the whole of it gives is in the docs."""
+    folder = README.parent / "examples"
+    monkeypatch.syspath_prepend(str(folder))
+    module = runpy.run_path(str(folder / f"{name}.py"))
+    errors = module["main"](*EXAMPLES[name])
+    shares = [error for each in errors.values() for error in each] if isinstance(errors, dict) else errors
+    assert all(0 <= share <= 1 for share in shares)
+    assert "%" in capsys.readouterr().out
+
+
+def test_every_example_is_run():
+    assert {path.stem for path in (README.parent / "examples").glob("*.py")} - {"seeds"} == set(EXAMPLES)

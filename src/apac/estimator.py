@@ -142,13 +142,18 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def decide(self, X: ArrayLike) -> Decision:
         """The whole decision: labels as places in `classes_`, margins, passes, why each stopped."""
+        samples = self._checked(X)
+        return self.classifier_.decide(samples)
+
+    def _checked(self, X: ArrayLike) -> Tensor:
+        """Samples (N, C, H, W), standardised, of a shape that the classifier knows."""
         check_is_fitted(self)
         array: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, allow_nd=True, reset=False)
         if array.shape[1:] != self._shape:
             raise InputError(
                 f"samples have the shape {array.shape[1:]}, but those that it was fitted on {self._shape}."
             )
-        return self.classifier_.decide(self._samples(array))
+        return self._samples(array)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         decision = self.decide(X)
@@ -156,6 +161,12 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             first = decision.stopped.index("nan")
             raise InputError(f"the network returned NaN for sample {first} and cannot decide it.")
         return cast(NDArray[Any], self.classes_[decision.labels.numpy()])
+
+    def predict_plain(self, X: ArrayLike) -> NDArray[Any]:
+        """The conventional prediction, one pass of each undeformed sample, to compare with."""
+        samples = self._checked(X)
+        log_probabilities = self.classifier_.plain(samples)
+        return cast(NDArray[Any], self.classes_[log_probabilities.argmax(dim=1).numpy()])
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Normalised logarithms of what ranks the classes: the product of softmaxes, or their sum."""
