@@ -31,9 +31,9 @@ def main(images: int = 1000) -> tuple[float, float]:
 
     plain = (classifier.plain(x).argmax(dim=1) != y).double().mean().item()
     error = (decision.labels != y).double().mean().item()
+    passes, open_ = decision.passes.double().mean(), sum(why == "limit" for why in decision.stopped)
     print(
-        f"{images:,} digits: plain {plain:.2%}, APAC {error:.2%}, {decision.passes.double().mean():.1f} passes on average, "
-        f"{sum(why == 'limit' for why in decision.stopped)} not certain"
+        f"{images:,} digits: plain {plain:.2%}, APAC {error:.2%}; {passes:.1f} passes on average, {open_} not certain"
     )
     return plain, error
 
