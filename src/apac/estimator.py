@@ -76,7 +76,15 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     rule : FixedPasses or Certified, default Certified(error=0.01, limit=1024)
         When a sample has had passes enough.
     combine : "product" or "sum"
-    epochs, batch, rate, l2 : the training: momentum SGD with a rate that warms up and falls by a cosine
+        The paper's product of softmaxes, or their sum.
+    epochs : int
+        How often the training sees as many virtual samples as there are samples.
+    batch : int
+        Virtual samples a step.
+    rate : float
+        Of momentum SGD, at its largest: it warms up, and falls by a cosine.
+    l2 : float
+        Factor of the L2 term on the weights.
     random_state : int, RandomState or None
 
     Attributes
@@ -125,17 +133,20 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         samples = self._samples(array)
         _, channels, height, width = samples.shape
         deformation = Jitter(0.1) if self.deformation is None else self.deformation
+        rule = Certified(error=0.01, limit=1024) if self.rule is None else self.rule
+        training = Training(deformation, self.epochs, self.batch, self.rate, self.l2, seed)
         with seeding() as seed_all:
             seed_all(seed)
-            self.network_ = (self.network or self._perceptron)((channels, height, width), len(self.classes_))
-        training = Training(deformation, self.epochs, self.batch, self.rate, self.l2, seed)
+            self.network_ = self._build((channels, height, width))
+        self.classifier_ = Classifier(self.network_, deformation, rule, seed=seed, combine=self.combine)
+        classes = self.classifier_.score(samples[:2], 0, 1).log_sum.shape[1]
+        if classes != len(self.classes_):
+            raise InputError(f"the network must have {len(self.classes_)} outputs, one for each class, got {classes}.")
         weight = next(self.network_.parameters())
         samples, labels = samples.to(weight.dtype), torch.from_numpy(encoded.astype(np.int64))
         state = loop.start(self.network_.train(), training)
         loop.advance(state, training, samples, labels, (samples[:0], labels[:0]))
         self.network_.eval()
-        rule = Certified(error=0.01, limit=1024) if self.rule is None else self.rule
-        self.classifier_ = Classifier(self.network_, deformation, rule, seed=seed, combine=self.combine)
         some = torch.randperm(len(samples), generator=generator(seed, "passes", 0))[:SAMPLED]
         self.n_passes_ = float(self.classifier_.decide(samples[some]).passes.double().mean())
         return self
@@ -156,11 +167,15 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._samples(array)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The class of each sample, by the rule."""
+        return cast(NDArray[Any], self.classes_[self._decided(X).labels.numpy()])
+
+    def _decided(self, X: ArrayLike) -> Decision:
         decision = self.decide(X)
         if "nan" in decision.stopped:
             first = decision.stopped.index("nan")
             raise InputError(f"the network returned NaN for sample {first} and cannot decide it.")
-        return cast(NDArray[Any], self.classes_[decision.labels.numpy()])
+        return decision
 
     def predict_plain(self, X: ArrayLike) -> NDArray[Any]:
         """The conventional prediction, one pass of each undeformed sample, to compare with."""
@@ -170,15 +185,16 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Normalised logarithms of what ranks the classes: the product of softmaxes, or their sum."""
-        decision = self.decide(X)
+        decision = self._decided(X)
         ranking = decision.log_scores if self.combine == "product" else decision.probabilities.log()
         return cast(NDArray[np.float64], ranking.log_softmax(dim=1).numpy())
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The probability of each class: normalised products of softmaxes, or their mean."""
         return np.exp(self.predict_log_proba(X))
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """The mean log-probability of each class, (N, K); of two classes how far the second is ahead, (N,)."""
+        """`predict_log_proba`, (N, K); of two classes how far the second is ahead, (N,)."""
         scores = self.predict_log_proba(X)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
@@ -189,7 +205,9 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"X must be (N, features), (N, channels, moments) or images (N, C, H, W), got {X.shape}.")
         self._centre = X.mean(axis=axes, keepdims=True) if axes else np.zeros((1,) * X.ndim)
         spread = X.std(axis=axes, keepdims=True) if axes else np.ones((1,) * X.ndim)
-        self._spread = np.where(spread > 0, spread, 1.0)
+        # A feature that never changes has a spread of rounding errors.
+        still = spread <= len(X) * np.finfo(np.float64).eps * np.abs(self._centre)
+        self._spread = np.where(still | (spread == 0), 1.0, spread)
 
     def _samples(self, X: NDArray[np.float64]) -> Tensor:
         """X as (N, C, H, W), standardised."""
@@ -198,9 +216,25 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return samples[:, None, None, :]
         return samples[:, :, None, :] if samples.ndim == 3 else samples
 
+    def _build(self, shape: Shape) -> nn.Module:
+        if self.network is None:
+            return self._perceptron(shape, len(self.classes_))
+        if isinstance(self.network, nn.Module) or not callable(self.network):
+            raise InputError(
+                f"network makes a module from a shape and a number of classes, got {type(self.network).__name__}; give "
+                f"a function, such as lambda shape, classes: ..."
+            )
+        network = self.network(shape, len(self.classes_))
+        if not isinstance(network, nn.Module) or not any(True for _ in network.parameters()):
+            raise InputError(f"network must make a torch module with parameters, it made {type(network).__name__}.")
+        return network
+
     def _perceptron(self, shape: Shape, classes: int) -> nn.Module:
         # In double precision a sample is decided alike, to the last digits that matter, in any batch.
-        sizes = [int(np.prod(shape)), *self.hidden]
+        hidden = self.hidden
+        if not isinstance(hidden, tuple | list) or not all(isinstance(size, int) and size > 0 for size in hidden):
+            raise InputError(f"hidden must be the sizes of the hidden layers, such as (64,), got {hidden!r}.")
+        sizes = [int(np.prod(shape)), *hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in pairwise(sizes):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]

@@ -57,15 +57,14 @@ def seeding() -> Iterator[Callable[[int], None]]:
     """
 
     def seed_all(seed: int) -> None:
-        torch.default_generator.manual_seed(seed)
-        np.random.seed(seed & _32_BITS)
+        torch.manual_seed(seed)
+        np.random.seed([seed & _32_BITS, seed >> 32])  # numpy would draw as torch does from one number
         random.seed(seed)
 
-    with _one_at_a_time:
-        before = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    with _one_at_a_time, torch.random.fork_rng():
+        before = np.random.get_state(), random.getstate()
         try:
             yield seed_all
         finally:
-            torch.default_generator.set_state(before[0])
-            np.random.set_state(before[1])
-            random.setstate(before[2])
+            np.random.set_state(before[0])
+            random.setstate(before[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from dataclasses import dataclass
@@ -104,6 +105,10 @@ def train(
         raise InputError(f"validation={config.validation:g} holds out all {held:,} images and leaves none to train on.")
     held_images, held_labels = dataset.train_images[order[:held]], dataset.train_labels[order[:held]]
     images, labels = dataset.train_images[order[held:]], dataset.train_labels[order[held:]]
+    untrained = sorted(set(range(len(dataset.classes))) - set(labels.tolist()))
+    if untrained:
+        name = dataset.classes[untrained[0]]
+        raise InputError(f"all images of class {name!r} are held out; add some, or train with --validation 0.")
     normalisation = _fit(images, config, progress)
     trained = (normalisation.apply(images), labels)
     held_out = (normalisation.apply(held_images), held_labels)
@@ -113,7 +118,7 @@ def train(
         loop.advance(state, config, *trained, held_out, progress=progress)
     else:
         with checkpoint.stop_on_signal() as stop:
-            run_folder.claim(folder, config, resume=resume)
+            run_folder.claim(folder, config, _digest(images, labels), resume=resume)
             keep = checkpoint.Checkpointer(run_folder.checkpoint_of(folder), config, stop)
             try:
                 keep.restore(state)
@@ -173,22 +178,30 @@ def load(folder: str | os.PathLike[str]) -> Run:
         raise InputError(f"the files in {folder} do not belong together or are damaged; {run_folder.AGAIN}.") from error
 
 
-def dataset_of(config: TrainConfig, *, progress: Progress = silent) -> Dataset:
-    """What a run was, or is to be, trained and tested on."""
+def dataset_of(config: TrainConfig, *, channels: int | None = None, progress: Progress = silent) -> Dataset:
+    """What a run was, or is to be, trained and tested on; the channels of a folder's images if they are known."""
     if config.folder is None:
         return data.load(config.data, progress=progress)
-    return load_folder(config.folder, corrupt=config.corrupt, progress=progress)
+    return load_folder(config.folder, corrupt=config.corrupt, channels=channels, progress=progress)
 
 
 def images_to_test(run: Run, *, progress: Progress = silent) -> tuple[Tensor, Tensor]:
     """The normalised test images of a run and their labels; refused where the classes are not the run's any more."""
-    dataset = dataset_of(run.config, progress=progress)
+    dataset = dataset_of(run.config, channels=run.image_shape[0], progress=progress)
     if dataset.classes != run.classes:
         differing = sorted(set(dataset.classes) ^ set(run.classes))
         raise InputError(
             f"{run.config.data} has other classes than the run was trained on: {', '.join(differing)}; train it again."
         )
+    if not len(dataset.test_images):
+        raise InputError(f"{run.config.data} has no images to test on; add some to each class.")
     return run.normalise(dataset.test_images), dataset.test_labels
+
+
+def _digest(images: Tensor, labels: Tensor) -> str:
+    digest = hashlib.blake2b(images.numpy().data, digest_size=8)
+    digest.update(labels.numpy().data)
+    return digest.hexdigest()
 
 
 def _fit(images: Tensor, config: TrainConfig, progress: Progress) -> Normalisation:

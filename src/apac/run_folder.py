@@ -39,11 +39,18 @@ def check_free(folder: Path, config: TrainConfig, *, resume: bool, overwrite: bo
         )
 
 
-def claim(folder: Path, config: TrainConfig, *, resume: bool) -> None:
-    """Make the folder this training's. What another left there goes, unless it is resumed."""
+def claim(folder: Path, config: TrainConfig, images: str, *, resume: bool) -> None:
+    """Make the folder this training's, on images with this digest. What another left there goes, unless it is
+    resumed."""
     if resume and holds_run(folder):
+        if _read_form(folder).get("images", images) != images:
+            raise InputError(
+                f"the images of {config.data} are not those that the training in {folder} began with; begin again with "
+                f"--overwrite."
+            )
         return
-    write_json(folder / "run.json", {"format": FORMAT, "complete": False, "config": config.to_json()})
+    form = {"format": FORMAT, "complete": False, "config": config.to_json(), "images": images}
+    write_json(folder / "run.json", form)
     _discard_state(folder)
 
 

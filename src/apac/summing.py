@@ -93,6 +93,7 @@ def key_of(classifier: Classifier, images: Tensor, *others: object) -> str:
     network = classifier.network
     if not isinstance(network, nn.Module):
         raise InputError("scores can be kept only for a network that is a module, whose weights tell it from others.")
+    classifier.deformation.to_json()  # refuses what does not print as what it is
     about = (network, classifier.deformation, classifier.seed, classifier.independent, images.shape, *others)
     about += () if classifier.outputs == "logits" else (classifier.outputs,)
     versions = (FORMAT, torch.__version__, version("augmented-pattern-classification"))

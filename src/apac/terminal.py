@@ -135,7 +135,8 @@ def _number(value: Any) -> float | None:
 
 def print_answer(answer: dict[str, Any]) -> None:
     """The decision of one image, and what was done to it first."""
-    print(f"{answer['image']}: {_sentence(answer)}")
+    name = answer["image"].encode(errors="surrogateescape").decode(errors="replace")  # a name need not be UTF-8
+    print(f"{name}: {_sentence(answer)}")
     if answer["notes"]:
         print(f"  prepared: {', '.join(answer['notes'])}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random as python_random
 import sys
 import threading
@@ -174,6 +175,13 @@ def test_a_composition_with_kinds_of_the_package_and_per_class(images, random):
 
 
 @pytest.mark.parametrize("name", ["torchvision", "kornia"])
+def test_grey_images_are_as_good(name, images, random):
+    plain = {"torchvision": lambda: torchvision_transform().transforms[0], "kornia": kornia_transform}[name]()
+    u = {"torchvision": apac.from_torchvision, "kornia": apac.from_kornia}[name](plain)
+    assert u.apply(images[:, :1], u.sample(12, (1, 16, 16), generator=random)).shape == (12, 1, 16, 16)
+
+
+@pytest.mark.parametrize("name", ["torchvision", "kornia"])
 def test_fixed_preprocessing_goes_before_and_after(name, images, random):
     def larger(image: Tensor) -> Tensor:
         batch = image if image.ndim == 4 else image[None]
@@ -197,6 +205,69 @@ def test_fixed_preprocessing_of_albumentations(images, random):
     assert MAKERS["albumentations"]().apply(images[:, :1], theta).shape == (12, 1, 16, 16)
 
 
+class Sized(nn.Module):
+    """A network for images of 24 × 24, normalised, and no others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3 * 24 * 24, 4, generator=generator(3, "test", 0)))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1) @ self.weight
+
+
+def larger(image: Tensor) -> Tensor:
+    return nn.functional.interpolate(image[None], (24, 24))[0]
+
+
+def normalised(image: Tensor) -> Tensor:
+    return (image - 0.5) / 0.25
+
+
+@pytest.mark.parametrize("rule", [apac.FixedPasses(4), apac.Certified(0.1, limit=32)], ids=repr)
+def test_the_plain_prediction_has_the_fixed_part_too_and_the_identity_gives_it(rule, images):
+    expected = Sized()(normalised(nn.functional.interpolate(images, (24, 24)))).log_softmax(1).double()
+    identity = apac.from_callable(lambda image: image, before=larger, after=normalised)
+    for u in (identity, apac.Compose(identity), apac.PerClass({}, default=identity, classes=4)):
+        classifier = apac.Classifier(Sized(), u, rule)
+        torch.testing.assert_close(classifier.plain(images), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(classifier.decide(images).log_scores, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_shapes_that_vary_from_pass_to_pass_are_refused_whatever_the_batch(images):
+    u = apac.from_callable(lambda image: image[:, : 8 + int(torch.randint(2, ()))])
+    for size in (1, 7, 64):
+        with pytest.raises(apac.InputError, match="makes images of different shapes"):
+            apac.Classifier(Network(), u, apac.FixedPasses(8), device_batch=size).decide(images)
+
+
+def test_the_generators_of_torch_numpy_and_python_do_not_draw_alike():
+    from apac.randomness import seeding
+
+    with seeding() as seed_all:
+        drawn = []
+        for seed in range(300):
+            seed_all(seed * 2**20 + 5)
+            drawn.append([int(torch.randint(2, ())), np.random.randint(2), python_random.randint(0, 1)])
+    assert np.abs(np.corrcoef(np.array(drawn).T) - np.eye(3)).max() < 0.25
+
+
+def test_sums_of_passes_are_not_kept_for_what_does_not_print_as_it_is(images, tmp_path):
+    from apac.evaluate import evaluate
+
+    classifier = apac.Classifier(Network(), apac.from_callable(noise_of_three))
+    labels = torch.zeros(12, dtype=torch.long)
+    with pytest.raises(apac.InputError, match="cannot be stored"):
+        evaluate(classifier, images, labels, (2,), keep=tmp_path)
+    assert evaluate(classifier, images, labels, (2,)).images == 12
+
+
+def test_it_pickles(images, random):
+    u = apac.from_callable(noise_of_three, after=normalised)
+    theta = u.sample(12, SHAPE, generator=random)
+    assert torch.equal(pickle.loads(pickle.dumps(u)).apply(images, theta), u.apply(images, theta))
+
+
 def test_no_image_is_no_image(u, random):
     assert u.apply(torch.zeros(0, *SHAPE), u.sample(1, SHAPE, generator=random)).shape == (0, *SHAPE)
 
@@ -211,15 +282,24 @@ class Counting:
         return image + self.count
 
 
+own_random = python_random.Random(0)
+
+
+def own_generator(image: Tensor) -> Tensor:
+    """A flip by a generator that nobody seeds."""
+    return image.flip(-1) if own_random.random() < 0.5 else image
+
+
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
         (Counting(), "from_callable(Counting) makes another image of the same one with the same seed"),
+        (own_generator, "from_callable(own_generator) makes another image of the same one with the same seed"),
         (lambda image: image[:, : 2 + int(8 * torch.rand(()))], "makes images of different shapes"),
         (lambda image: image.long(), "must make a floating-point image (C, H, W), got torch.int64 (3, 16, 16)"),
         (lambda image: image.mean(), "must make a floating-point image (C, H, W), got torch.float32 ()"),
         (lambda image: image.numpy(), "got ndarray"),
-        (lambda image: image.view(7, 7), "failed on an image of shape (3, 16, 16): shape '[7, 7]' is invalid"),
+        (lambda image: image.view(7, 7), "failed on a tensor of shape (3, 16, 16): shape '[7, 7]' is invalid"),
     ],
 )
 def test_a_transform_that_cannot_serve_is_refused_in_one_sentence(function, sentence, images, random):
@@ -237,14 +317,22 @@ def test_a_kornia_transform_that_changes_the_batch_is_refused(images, random):
         u.apply(images, u.sample(12, SHAPE, generator=random))
 
 
+FIRST = {
+    apac.from_callable: lambda: noise_of_three,
+    apac.from_torchvision: lambda: noise_of_three,
+    apac.from_kornia: kornia_transform,
+    apac.from_albumentations: albumentations_transform,
+}
+
+
 @pytest.mark.parametrize(
     "maker", [apac.from_callable, apac.from_torchvision, apac.from_kornia, apac.from_albumentations]
 )
 def test_what_cannot_be_called_is_refused(maker):
     with pytest.raises(apac.InputError, match="takes a transform that can be called with an image, got 5"):
         maker(5)
-    with pytest.raises(apac.InputError, match="takes a after that can be called with an image, got 'resize'"):
-        maker(lambda image: image, after="resize")
+    with pytest.raises(apac.InputError, match="takes an after that can be called with an image, got 'resize'"):
+        maker(FIRST[maker](), after="resize")
 
 
 def test_a_missing_albumentations_is_told_with_what_to_install(monkeypatch):
@@ -253,7 +341,22 @@ def test_a_missing_albumentations_is_told_with_what_to_install(monkeypatch):
         apac.from_albumentations(lambda image: image)
 
 
+def test_albumentations_takes_its_own_transforms_alone_and_leaves_them_as_they_are(images, random):
+    pytest.importorskip("albumentations")
+    with pytest.raises(apac.InputError, match="takes transforms of albumentations, got <lambda>; from_callable takes"):
+        apac.from_albumentations(lambda image: image)
+    mine = albumentations_transform()
+    u = apac.from_albumentations(mine)
+    theta = u.sample(1, SHAPE, generator=random)
+    array = images[0].permute(1, 2, 0).numpy()
+    each = []
+    for _ in range(2):
+        u.apply(images, theta)
+        each.append(mine(image=array)["image"])
+    assert not np.array_equal(*each)
+
+
 def test_it_prints_its_name_and_is_not_stored(u):
     assert repr(u).startswith("from_") and repr(u).endswith(")")
-    with pytest.raises(apac.InputError, match="cannot be stored in a run; give it to a Classifier"):
+    with pytest.raises(apac.InputError, match="cannot be stored; give it to a Classifier"):
         u.to_json()

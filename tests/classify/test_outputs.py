@@ -54,6 +54,34 @@ def test_what_are_no_probabilities_are_refused(outputs, images, weights):
         apac.Classifier(lambda x: x, apac.Compose(), outputs="scores")
 
 
+def test_log_probabilities_of_minus_infinity_count_as_probabilities_of_zero_do(images):
+    network = lambda x: torch.tensor([0.0, -torch.inf]).expand(len(x), 2)  # noqa: E731
+    decision = apac.Classifier(network, apac.Compose(), RULE, outputs="log-probabilities").decide(images)
+    assert decision.labels.tolist() == [0] * 9
+
+
+def test_probabilities_of_half_precision_are_taken(images, weights):
+    for dtype in (torch.float16, torch.bfloat16):
+        network = lambda x, dtype=dtype: (x.flatten(1) @ weights).softmax(1).to(dtype)  # noqa: E731
+        assert len(apac.Classifier(network, apac.Flip(), RULE, outputs="probabilities").decide(images).labels) == 9
+
+
+def test_a_deformation_that_changes_the_number_of_images_or_their_type_is_refused(images, weights):
+    class Wrong(apac.Deformation):
+        def __init__(self, change):
+            self.change = change
+
+        def sample(self, n, image_shape, *, generator):
+            return torch.zeros(n)
+
+        def apply(self, images, parameters):
+            return self.change(images)
+
+    for change, got in ((lambda x: torch.cat([x, x]), r"\(144, 1, 6, 6\)"), (lambda x: x.long(), "torch.int64")):
+        with pytest.raises(apac.InputError, match=f"Wrong.apply must make 72 floating-point images of 72, got .*{got}"):
+            apac.Classifier(lambda x: x.flatten(1) @ weights, Wrong(change), RULE).decide(images)
+
+
 def test_nan_among_probabilities_stops_that_image_alone(images):
     def network(x: Tensor) -> Tensor:
         said = torch.tensor([0.75, 0.25]).repeat(len(x), 1)

@@ -40,12 +40,12 @@ def gallery(root: Path, count: int = 10, mode: str = "RGB") -> Path:
 
 
 def test_classes_are_the_folders_and_a_fifth_of_each_is_kept_to_test(tmp_path):
-    dataset = folder.load(gallery(tmp_path / "p"))
+    dataset = folder.load(gallery(tmp_path / "p", 60))
     assert dataset.classes == ("apple", "leaf", "sky")
-    assert dataset.train_images.shape == (24, 3, 32, 32) and dataset.test_images.shape == (6, 3, 32, 32)
-    assert dataset.train_images.dtype == torch.uint8
-    for labels, count in ((dataset.train_labels, 8), (dataset.test_labels, 2)):
-        assert torch.bincount(labels).tolist() == [count] * 3
+    assert dataset.image_shape == (3, 32, 32) and dataset.train_images.dtype == torch.uint8
+    trained, tested = (torch.bincount(labels) for labels in (dataset.train_labels, dataset.test_labels))
+    assert (trained + tested).tolist() == [60] * 3
+    assert ((tested >= 4) & (tested <= 21)).all()  # 12 on average
     for images, labels in ((dataset.train_images, dataset.train_labels), (dataset.test_images, dataset.test_labels)):
         for image, label in zip(images.float(), labels.tolist(), strict=True):
             mean = image.mean((1, 2)).numpy()
@@ -53,14 +53,35 @@ def test_classes_are_the_folders_and_a_fifth_of_each_is_kept_to_test(tmp_path):
 
 
 def test_a_file_keeps_its_side_of_the_split_when_others_come(tmp_path):
-    root = gallery(tmp_path / "p")
+    root = gallery(tmp_path / "p", 20)
     before = folder.load(root)
-    tested = {image.numpy().tobytes() for image in before.test_images}
-    for i in range(10, 20):
+    for i in range(20, 50):
         paint(root / "leaf" / f"{i}.png", COLOURS["leaf"], seed=i)
+    (root / "sky" / "03.png").unlink()
     after = folder.load(root)
-    now = {image.numpy().tobytes() for image in after.test_images}
-    assert len(tested & now) >= 4  # those of the other classes stay; of this class most do
+    old, new = (
+        {side: {image.numpy().tobytes() for image in getattr(dataset, f"{side}_images")} for side in ("train", "test")}
+        for dataset in (before, after)
+    )
+    assert not old["train"] & new["test"] and not old["test"] & new["train"]
+    assert len(old["test"] & new["test"]) >= len(old["test"]) - 1 >= 2
+
+
+@pytest.mark.parametrize(("count", "sides"), [(2, (1, 1)), (3, (2, 1))])
+def test_a_small_class_has_an_image_on_each_side(count, sides, tmp_path):
+    dataset = folder.load(gallery(tmp_path / "p", count))
+    assert torch.bincount(dataset.train_labels).min() >= 1 and torch.bincount(dataset.test_labels).min() >= 1
+    assert len(dataset.train_images) + len(dataset.test_images) == 3 * sum(sides)
+
+
+def test_hidden_files_are_no_images_and_suffixes_may_be_large(tmp_path):
+    root = gallery(tmp_path / "p", 3)
+    (root / "sky" / "._00.png").write_bytes(b"of a file system")
+    (root / ".cache").mkdir()
+    paint(root / "sky" / ".ipynb_checkpoints" / "00-copy.png", COLOURS["sky"])
+    paint(root / "sky" / "far" / "LARGE.JPG", COLOURS["sky"])
+    dataset = folder.load(root)
+    assert len(dataset.train_images) + len(dataset.test_images) == 10
 
 
 def test_grey_images_stay_grey_and_one_coloured_image_makes_all_coloured(tmp_path):
@@ -70,12 +91,13 @@ def test_grey_images_stay_grey_and_one_coloured_image_makes_all_coloured(tmp_pat
     assert folder.load(root).image_shape == (3, 32, 32)
 
 
-def test_folders_train_and_test_are_the_split_that_people_made(tmp_path):
+@pytest.mark.parametrize("name", ["test", "val", "validation"])
+def test_folders_train_and_test_are_the_split_that_people_made(name, tmp_path):
     gallery(tmp_path / "p" / "train", 4)
-    gallery(tmp_path / "p" / "test", 2)
+    gallery(tmp_path / "p" / name, 2)
     dataset = folder.load(tmp_path / "p")
     assert (len(dataset.train_images), len(dataset.test_images), len(dataset.classes)) == (12, 6, 3)
-    paint(tmp_path / "p" / "test" / "sea" / "1.png", (0, 0, 99))
+    paint(tmp_path / "p" / name / "sea" / "1.png", (0, 0, 99))
     with pytest.raises(apac.InputError, match=r"has the class 'sea', which .*train lacks"):
         folder.load(tmp_path / "p")
 
@@ -86,8 +108,12 @@ def test_corrupt_files_are_named_and_refused_or_skipped(tmp_path, caplog):
     cut = paint(root / "leaf" / "cut.png", (0, 200, 0), (64, 64))
     cut.write_bytes(cut.read_bytes()[:500])
     (root / "sky" / "notes.txt").write_text("not an image, and not meant as one")
-    with pytest.raises(apac.InputError, match=r"cannot be read as images: .*broken.jpg; mend or remove them"):
+    animated = [Image.new("L", (9, 9), shade) for shade in (0, 99)]
+    animated[0].save(root / "apple" / "moving.gif", save_all=True, append_images=animated[1:])
+    with pytest.raises(apac.InputError) as refused:
         folder.load(root)
+    for words in ("broken.jpg cannot be read", "cut.png cannot be read", "moving.gif has 2 frames", "--corrupt skip"):
+        assert words in str(refused.value)
     with caplog.at_level(logging.WARNING):
         dataset = folder.load(root, corrupt="skip")
     assert "broken.jpg" in caplog.text and "cut.png" in caplog.text
@@ -149,7 +175,7 @@ def test_the_command_trains_on_a_folder_evaluates_it_and_classifies_files(tmp_pa
 
     result = call("evaluate", "run", "--passes", "1,8")
     assert result.exit_code == 0, result.output
-    assert "6 test images" in result.stdout
+    assert f"{len(images_to_test(run)[1])} test images" in result.stdout
 
     files = [paint(tmp_path / f"new {i}.jpg", COLOURS[name], (90, 50), seed=99) for i, name in enumerate(COLOURS)]
     result = call("classify", "run", *files, "--csv", "out.csv", "--passes", 16)
@@ -171,10 +197,62 @@ def test_the_command_trains_on_a_folder_evaluates_it_and_classifies_files(tmp_pa
         images_to_test(run)
 
 
+def test_a_training_is_not_gone_on_with_on_other_images(tmp_path, monkeypatch):
+    root = gallery(tmp_path / "photos", 6)
+    config = apac.TrainConfig(str(root), "cnn", epochs=2, batch=4)
+    monkeypatch.setattr("apac.training.loop.advance", stop_soon)
+    with pytest.raises(KeyboardInterrupt):
+        apac.train(config, tmp_path / "run")
+    monkeypatch.undo()
+    paint(root / "sky" / "new.png", (50, 80, 230))
+    with pytest.raises(apac.InputError, match=r"are not those that the training in .* began with"):
+        apac.train(config, tmp_path / "run", resume=True)
+    (root / "sky" / "new.png").unlink()
+    assert len(apac.train(config, tmp_path / "run", resume=True).history) == 2
+
+
+def stop_soon(state, config, *given, after_step, **more):
+    from apac.training.checkpoint import Stopped
+
+    after_step.stop.asked = True
+    with pytest.raises(Stopped):
+        after_step(state)
+    raise Stopped
+
+
+def test_a_class_that_is_held_out_whole_is_refused(tmp_path):
+    root = gallery(tmp_path / "photos", 2)
+    with pytest.raises(apac.InputError, match=r"all images of class .* are held out; add some, or train with"):
+        apac.train(apac.TrainConfig(str(root), "cnn", epochs=1, validation=0.6))
+
+
+def test_a_grey_run_reads_its_folder_grey_for_ever(tmp_path):
+    root = gallery(tmp_path / "photos", 4, mode="L")
+    run = apac.train(apac.TrainConfig(str(root), "cnn", epochs=1, batch=4, validation=0.0))
+    paint(root / "sky" / "coloured.png", (1, 2, 200))
+    assert images_to_test(run)[0].shape[1] == 1
+
+
+def test_a_path_is_kept_whole_and_need_not_exist_where_a_run_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.chdir(gallery(tmp_path / "a", 2).parent)
+    wanted = str(tmp_path / "a")
+    for name in ("a", "./a", "b/../a", tmp_path / "a"):
+        assert apac.TrainConfig(name).data == wanted
+    form = apac.TrainConfig("a").to_json()
+    for elsewhere in ("/gone/photos", "C:\\Users\\me\\photos"):
+        assert apac.TrainConfig.from_json(form | {"data": elsewhere}).data == elsewhere
+    for none in ("", "nothing"):
+        with pytest.raises(apac.InputError, match="there is no data set"):
+            apac.TrainConfig(none)
+    assert apac.TrainConfig("a", corrupt="skip") == apac.TrainConfig(
+        "a"
+    )  # a broken file does not make another training
+
+
 def test_class_distinctive_deformation_on_ones_own_classes(tmp_path):
     root = gallery(tmp_path / "photos", 4)
     u = apac.PerClass({0: apac.Flip()}, default=apac.Compose(), classes=3)
-    config = apac.TrainConfig(str(root), "cnn", u, epochs=1, batch=4)
+    config = apac.TrainConfig(str(root), "cnn", u, epochs=1, batch=4, validation=0.0)
     assert apac.train(config).classifier(apac.FixedPasses(2)).deformation == u
     wrong = apac.PerClass({0: apac.Flip()}, default=apac.Compose(), classes=4)
     with pytest.raises(apac.InputError, match="has 3 classes, but the PerClass was made for 4"):

@@ -25,7 +25,6 @@ CACHE = 16 << 20  # bytes
 ALONE = Crew()
 
 Outputs = Literal["logits", "probabilities", "log-probabilities"]  # of a network
-ASTRAY = 1e-3  # how far the sum of probabilities may be from 1
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,17 @@ class Passes:
         """The same with the network ready for so many passes of these images, where that pays."""
         threads = max(self.threads.count, torch.get_num_threads())
         number = passes * len(self._sets()) * len(images)
-        return replace(self, network=prepare(self.network, images, number, threads))
+        examples = self.deformation.fixed(images[:64])
+        return replace(self, network=prepare(self.network, examples, number, threads))
 
     def plain(self, images: Tensor) -> Tensor:
         """Log-probabilities of the undeformed images, (N, K)."""
         # Without an image, a blank one tells the number of classes.
         some = images if len(images) else images.new_zeros(1, *images.shape[1:])
-        with closing(self.threads.each(self._log_probabilities, some.split(self.device_batch))) as said:
+        batches = some.split(self.device_batch)
+        with closing(
+            self.threads.each(lambda batch: self._log_probabilities(self.deformation.fixed(batch)), batches)
+        ) as said:
             return torch.cat(list(said))[: len(images)]
 
     def of(self, images: Tensor, numbers: range) -> Generator[Tensor, None, None]:
@@ -98,7 +101,16 @@ class Passes:
         for deformation, theta in zip(sets, thetas, strict=True):
             if draws.size(theta) not in (1, len(originals)):
                 theta = draws.rows(theta, torch.arange(len(numbers)).repeat_interleave(len(images)))
-            each.append(self._log_probabilities(deformation.apply(originals, theta)))
+            virtual = deformation.apply(originals, theta)
+            if not isinstance(virtual, Tensor) or len(virtual) != len(originals) or not virtual.is_floating_point():
+                got = (
+                    f"{virtual.dtype} {tuple(virtual.shape)}" if isinstance(virtual, Tensor) else type(virtual).__name__
+                )
+                raise InputError(
+                    f"{type(deformation).__name__}.apply must make {len(originals)} floating-point images of "
+                    f"{len(originals)}, got {got}."
+                )
+            each.append(self._log_probabilities(virtual))
         if isinstance(self.deformation, PerClass):
             # Class c is scored by c's own set.
             own = torch.tensor(self.deformation.set_of_class)  # (K,)
@@ -137,23 +149,26 @@ class Passes:
                 got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
                 raise InputError(f"the network must return {self.outputs} of shape ({len(batch)}, classes), got {got}.")
             each.append(logits)
-        return _logits(torch.cat(each).to("cpu", torch.float64), self.outputs).log_softmax(dim=1)
+        return _logits(torch.cat(each).cpu(), self.outputs).log_softmax(dim=1)
 
 
 def _logits(said: Tensor, outputs: Outputs) -> Tensor:
-    """What a network says, (N, K), as logits. Logarithms of probabilities are some; a probability of 0 counts as the
-    least number that float32 has."""
+    """What a network says, (N, K), as logits in double precision. Logarithms of probabilities are some; a probability
+    of 0 counts as the least number that float32 has."""
+    exact = said.double()
     if outputs == "logits":
-        return said
-    probabilities = said if outputs == "probabilities" else said.exp()
+        return exact
+    probabilities = exact if outputs == "probabilities" else exact.exp()
     total = probabilities.sum(dim=1)
-    if (probabilities < 0).any() or ((total - 1).abs() > ASTRAY).any():
+    # each as far from what it should be as its type rounds
+    astray = max(1e-3, 2 * torch.finfo(said.dtype).eps)
+    if (probabilities < 0).any() or ((total - 1).abs() > astray).any():
         worst = float(total[(total - 1).abs().nan_to_num().argmax()])
         raise InputError(
             f"the network does not return {outputs}: the least of them is {float(probabilities.min()):.3g}, those of "
             f'an image sum to {worst:.4g}; say what it returns by outputs="logits" or another.'
         )
-    return said if outputs == "log-probabilities" else said.clamp_min(torch.finfo(torch.float32).tiny).log()
+    return probabilities.clamp_min(torch.finfo(torch.float32).tiny).log()
 
 
 def _digest(image: Tensor) -> str:
@@ -163,7 +178,8 @@ def _digest(image: Tensor) -> str:
 
 def _as_parameters(images: Tensor, network: Network) -> Tensor:
     """Images of the type and on the device of a module's weights; as they are for any other callable."""
-    weight = next(network.parameters(), None) if isinstance(network, nn.Module) else None
+    weights = [*network.parameters(), *network.buffers()] if isinstance(network, nn.Module) else []
+    weight = next((each for each in weights if each.is_floating_point()), None)
     return images if weight is None else images.to(weight.device, weight.dtype)
 
 

@@ -42,7 +42,7 @@ def classify(
     from apac.classify.stopping import FixedPasses, Rule
     from apac.data.image_file import read_image
     from apac.run import load
-    from apac.storage import write_text
+    from apac.storage import write_bytes
 
     if passes is not None and (error, limit) != (None, None):
         raise InputError("--passes asks for a fixed number of passes, --error and --limit for certainty; choose one.")
@@ -65,12 +65,12 @@ def classify(
         prepared = [(path, notes) for path, _, notes in read]
         answers = answers_of(prepared, decision, loaded.classes)
         failed = failed or "nan" in decision.stopped
-    if csv is not None:
-        write_text(csv, answers_as_csv(answers))
     if as_json:
         print(json.dumps(answers, indent=2))
     else:
         for answer in answers:
             print_answer(answer)
+    if csv is not None:
+        write_bytes(csv, answers_as_csv(answers).encode(errors="surrogateescape"))
     if failed:
         raise typer.Exit(2)

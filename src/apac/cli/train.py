@@ -25,7 +25,9 @@ def train(
         int | None, typer.Option(help="How often as many samples as the set has.", show_default="100")
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Virtual samples a step.", show_default="100")] = None,
-    rate: Annotated[float | None, typer.Option(help="Initial learning rate.", show_default="the paper's")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Initial learning rate.", show_default="the paper's; 0.005 for a folder")
+    ] = None,
     schedule: Annotated[
         str | None, typer.Option(help="paper (times 0.9993 an epoch) or cosine.", show_default="paper")
     ] = None,
@@ -34,7 +36,9 @@ def train(
     ] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd or muon.", show_default="sgd")] = None,
     momentum: Annotated[float | None, typer.Option(help="Of the steps.", show_default="0.9")] = None,
-    l2: Annotated[float | None, typer.Option(help="L2 factor on the weights.", show_default="the paper's")] = None,
+    l2: Annotated[
+        float | None, typer.Option(help="L2 factor on the weights.", show_default="the paper's; 5e-4 for a folder")
+    ] = None,
     average: Annotated[
         float | None, typer.Option(help="Decay a step of averaged weights; 0: none.", show_default="0")
     ] = None,

@@ -1,7 +1,7 @@
 """A person's own images: a folder with a sub-folder for each class.
 
-FOLDER/CLASS/image.jpg, of which a fifth of each class is kept for testing; or FOLDER/train/CLASS/... and
-FOLDER/test/CLASS/... where people made the split themselves.
+FOLDER/CLASS/image.jpg, of which about a fifth of each class is kept for testing; or FOLDER/train/CLASS/... and
+FOLDER/test/CLASS/... (or val, valid, validation) where people made the split themselves.
 """
 
 from __future__ import annotations
@@ -22,54 +22,60 @@ from apac.errors import InputError
 from apac.progress import Progress, silent
 
 Corrupt = Literal["refuse", "skip"]
+Files = dict[str, list[Path]]  # of each class, by its name
 
 SIDE = 32  # pixels, of the paper's networks for pictures
 TEST_SHARE = 0.2
+TEST_NAMES = ("test", "val", "valid", "validation")
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pnm"}
 GREY_MODES = ("1", "L", "LA", "I", "F")
 NAMED = 5  # files in a message
 
 
-def load(folder: Path, *, corrupt: Corrupt = "refuse", progress: Progress = silent) -> Dataset:
-    """Images of any size as C × 32 × 32: the middle of each, resized; grey if all of them are grey."""
+def load(
+    folder: Path, *, corrupt: Corrupt = "refuse", channels: int | None = None, progress: Progress = silent
+) -> Dataset:
+    """Images of any size as C × 32 × 32: the middle of each, resized; grey if all of them are stored as grey, unless a
+    number of channels is given."""
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}; give one with a sub-folder of images for each class.")
-    own_split = (folder / "train").is_dir() and (folder / "test").is_dir()
-    if own_split:
-        parts = [_files(folder / "train"), _files(folder / "test")]
-        unknown = sorted(set(parts[1]) - set(parts[0]))
-        if unknown:
-            raise InputError(f"{folder / 'test'} has the class {unknown[0]!r}, which {folder / 'train'} lacks.")
-    else:
-        parts = [_files(folder)]
-    classes = tuple(parts[0])
+    train, test = _sides(folder)
+    classes = tuple(train)
     if len(classes) < 2:
         raise InputError(f"{folder} has images of one class only, {classes[0]!r}; a classifier needs two or more.")
-    sound = _sound([path for part in parts for files in part.values() for path in files], corrupt)
-    channels = 1 if sound and all(sound.values()) else 3
-    read = _read(list(sound), channels, corrupt, progress)
-    if own_split:
-        train, test = ([(path, c) for c in part for path in part[c] if path in read] for part in parts)
-    else:
-        train, test = _split(folder, {c: [path for path in files if path in read] for c, files in parts[0].items()})
-    _check_all_present(classes, train, folder)
-    number = {name: index for index, name in enumerate(classes)}
+    paths = [path for side in (train, test) for files in side.values() for path in files]
+    read = _read(paths, channels or _channels(paths), corrupt, progress)
+    for name in classes:
+        if not any(path in read for path in train[name]):
+            raise InputError(f"the class {name!r} of {folder} has no readable image to train on; add some.")
 
-    def images(of: Sequence[tuple[Path, str]]) -> Tensor:
-        return torch.stack([read[path] for path, _ in of]) if of else torch.empty(0, channels, SIDE, SIDE).byte()
+    def tensors(side: Files) -> tuple[Tensor, Tensor]:
+        found = [(read[path], c) for c, name in enumerate(classes) for path in side.get(name, []) if path in read]
+        empty = torch.empty(0, *next(iter(read.values())).shape, dtype=torch.uint8)
+        images = torch.stack([image for image, _ in found]) if found else empty
+        return images, torch.tensor([c for _, c in found], dtype=torch.int64)
 
-    def labels(of: Sequence[tuple[Path, str]]) -> Tensor:
-        return torch.tensor([number[c] for _, c in of], dtype=torch.int64)
-
-    return Dataset(str(folder), images(train), labels(train), images(test), labels(test), classes)
+    return Dataset(str(folder), *tensors(train), *tensors(test), classes)
 
 
-def _files(folder: Path) -> dict[str, list[Path]]:
-    """The image files of each class, all in order of their names."""
+def _sides(folder: Path) -> tuple[Files, Files]:
+    """The files to train and to test on."""
+    kept = [folder / name for name in TEST_NAMES if (folder / name).is_dir()]
+    if not ((folder / "train").is_dir() and kept):
+        return _split(folder, _files(folder))
+    train, test = _files(folder / "train"), _files(kept[0])
+    unknown = sorted(set(test) - set(train))
+    if unknown:
+        raise InputError(f"{kept[0]} has the class {unknown[0]!r}, which {folder / 'train'} lacks.")
+    return train, test
+
+
+def _files(folder: Path) -> Files:
+    """The image files of each class, all in order of their names; hidden ones are none."""
     found = {}
     for each in sorted(folder.iterdir()):
         if each.is_dir() and not each.name.startswith("."):
-            found[each.name] = sorted(p for p in each.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+            found[each.name] = sorted(path for path in each.rglob("*") if _is_image(path, each))
             if not found[each.name]:
                 raise InputError(f"the class folder {each} has no image in it; add some or remove it.")
     if not found:
@@ -77,52 +83,56 @@ def _files(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def _sound(paths: Sequence[Path], corrupt: Corrupt) -> dict[Path, bool]:
-    """The files that open as images, each with whether it is grey; nothing is decoded yet."""
-    found, bad = {}, []
-    for path in paths:
-        try:
-            with Image.open(path, formats=FORMATS) as file:
-                found[path] = file.mode.startswith(GREY_MODES)
-        except Exception:  # a damaged file makes Pillow raise almost anything
-            bad.append(path)
-    _report(bad, corrupt)
-    return found
+def _is_image(path: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return not hidden and path.suffix.lower() in SUFFIXES and path.is_file()
 
 
-def _read(paths: Sequence[Path], channels: int, corrupt: Corrupt, progress: Progress) -> dict[Path, Tensor]:
-    found, bad = {}, []
-    for done, path in enumerate(paths, start=1):
-        try:
-            found[path] = read_image(path, (channels, SIDE, SIDE))[0]
-        except InputError:
-            bad.append(path)
-        progress("reading images", done, len(paths))
-    _report(bad, corrupt)
-    return found
+def _split(folder: Path, by_class: Files) -> tuple[Files, Files]:
+    """About a fifth of each class to test, by a digest of each name: a file keeps its side when others come or go.
 
-
-def _report(bad: Sequence[Path], corrupt: Corrupt) -> None:
-    if not bad:
-        return
-    named = ", ".join(map(str, bad[:NAMED])) + (f" and {len(bad) - NAMED} others" if len(bad) > NAMED else "")
-    if corrupt == "refuse":
-        raise InputError(f"these files cannot be read as images: {named}; mend or remove them, or have them skipped.")
-    logging.getLogger("apac").warning("skipped what cannot be read as an image: %s.", named)
-
-
-def _split(folder: Path, by_class: dict[str, list[Path]]) -> tuple[list[tuple[Path, str]], list[tuple[Path, str]]]:
-    """A fifth of each class to test: by a digest of the name, so that a file keeps its side when others come or go."""
-    train, test = [], []
+    A class has at least one file on each side, if it has two.
+    """
+    train, test = {}, {}
     for name, files in by_class.items():
-        order = sorted(files, key=lambda path: hashlib.sha256(str(path.relative_to(folder)).encode()).digest())
-        count = round(TEST_SHARE * len(order)) or min(1, len(order) - 1)
-        test += [(path, name) for path in order[:count]]
-        train += [(path, name) for path in order[count:]]
+        shares = {path: _share(path.relative_to(folder)) for path in files}
+        order = sorted(files, key=shares.__getitem__)
+        count = sum(share < TEST_SHARE for share in shares.values())
+        count = min(max(count, 1), len(files) - 1)
+        test[name], train[name] = sorted(order[:count]), sorted(order[count:])
     return train, test
 
 
-def _check_all_present(classes: Sequence[str], train: Sequence[tuple[Path, str]], folder: Path) -> None:
-    missing = [name for name in classes if name not in {c for _, c in train}]
-    if missing:
-        raise InputError(f"the class {missing[0]!r} of {folder} has no readable image to train on; add some.")
+def _share(path: Path) -> float:
+    """A number from 0 to 1 that follows from the name."""
+    return int.from_bytes(hashlib.sha256(path.as_posix().encode(errors="surrogateescape")).digest()[:8]) / 2**64
+
+
+def _channels(paths: Sequence[Path]) -> int:
+    """1 if all files that open as images are grey, else 3; nothing is decoded yet."""
+    grey = []
+    for path in paths:
+        try:
+            with Image.open(path, formats=FORMATS) as file:
+                grey.append(file.mode.startswith(GREY_MODES))
+        except Exception:  # a damaged file makes Pillow raise almost anything; who reads it says so
+            continue
+    return 1 if grey and all(grey) else 3
+
+
+def _read(paths: Sequence[Path], channels: int, corrupt: Corrupt, progress: Progress) -> dict[Path, Tensor]:
+    found, reasons = {}, []
+    for done, path in enumerate(paths, start=1):
+        try:
+            found[path] = read_image(path, (channels, SIDE, SIDE))[0]
+        except InputError as error:
+            reasons.append(str(error).partition(";")[0])
+        progress("reading images", done, len(paths))
+    if reasons:
+        named = "; ".join(reasons[:NAMED]) + (f"; and {len(reasons) - NAMED} others" if len(reasons) > NAMED else "")
+        if corrupt == "refuse":
+            raise InputError(f"{named}. Mend or remove such files, or leave them out by --corrupt skip.")
+        logging.getLogger("apac").warning("skipped: %s.", named)
+    if not found:
+        raise InputError("none of the files can be read as an image; give PNG or JPEG files.")
+    return found

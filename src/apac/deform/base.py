@@ -32,6 +32,11 @@ class Deformation(ABC):
         Pure: same input, same output, and the input stays as it is. Where nothing changes the result may be the input.
         """
 
+    def fixed(self, images: Tensor) -> Tensor:
+        """What every image goes through whatever Θ is, such as a normalisation: here nothing. The plain prediction is
+        that of these images."""
+        return images
+
     def to_json(self) -> dict[str, Any]:
         """The call that makes this deformation, as something `json.dumps` takes."""
         if not is_dataclass(self):

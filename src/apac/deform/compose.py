@@ -58,6 +58,11 @@ class Compose(Deformation):
     def apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
         return by_tiles(self._apply, images, prepare(images, parameters))
 
+    def fixed(self, images: Tensor) -> Tensor:
+        for part in self.parts:
+            images = part.fixed(images)
+        return images
+
     def _apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
         start = 0
         for group, thickness in self._groups:

@@ -101,14 +101,20 @@ class PerClass(Deformation):
         per_set = tuple(member.sample(n, image_shape, generator=generator) for member in self.sets)
         return PerClassParameters(set_index.to(generator.device), per_set)
 
+    def fixed(self, images: Tensor) -> Tensor:
+        """That of the first set: what is the same for every Θ is the same for every class."""
+        return self.sets[0].fixed(images)
+
     def apply(self, images: Tensor, parameters: PerClassParameters) -> Tensor:
         parameters = prepare(images, parameters)
         if len(parameters.set_index) == 1:
             chosen = int(parameters.set_index)
             return self.sets[chosen].apply(images, parameters.per_set[chosen])
-        result = torch.empty_like(images)
+        result: Tensor | None = None
         for index, (member, draw) in enumerate(zip(self.sets, parameters.per_set, strict=True)):
             own = parameters.set_index == index
             if own.any():
-                result[own] = member.apply(images[own], draws.rows(draw, own))
-        return result
+                virtual = member.apply(images[own], draws.rows(draw, own))
+                result = virtual.new_empty(len(images), *virtual.shape[1:]) if result is None else result
+                result[own] = virtual
+        return images if result is None else result

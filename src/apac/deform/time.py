@@ -57,7 +57,9 @@ class TimeWarp(Deformation):
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> TimeWarpParameters:
         noise = torch.randn(n, self.parts, generator=generator, device=generator.device)
-        return TimeWarpParameters(torch.exp(self.std * noise))
+        # Only how the speeds compare matters: the fastest is 1.
+        speed = self.std * noise
+        return TimeWarpParameters(torch.exp(speed - speed.amax(dim=1, keepdim=True)))
 
     def apply(self, images: Tensor, parameters: TimeWarpParameters) -> Tensor:
         parameters = prepare(images, parameters)

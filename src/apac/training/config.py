@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from apac.errors import InputError
 FAMILY = {"mnist-5k": "mnist", "mnist": "mnist", "cifar10": "cifar10"}
 PRESET = {"mnist": presets.mnist, "cifar10": presets.cifar10}
 
-FOLDER = (0.02, 5e-4)  # rate and L2 factor for the few images that people have
+FOLDER = (0.005, 5e-4)  # rate and L2 factor for the few images that people have
 
 # (initial rate, L2 factor) of the paper's training details
 PAPER = {
@@ -31,8 +31,8 @@ PAPER = {
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training. What is None becomes the paper's value for the data and the network, so that a configuration
-    always prints, compares and is stored with the values in force."""
+    """One training. What is None becomes the paper's value for the data and the network, or one that suits a folder, so
+    that a configuration always prints, compares and is stored with the values in force."""
 
     data: str = "mnist-5k"  # or a folder with a sub-folder of images for each class
     model: str = "cnn"  # "cnn" or "mlp": the paper's network of that kind for the data
@@ -48,12 +48,16 @@ class TrainConfig:
     average: float = 0.0  # decay a step of the running mean of the weights (EMA) that is kept; 0 keeps the last weights
     validation: float = 0.1  # the part of the training images that is held out
     seed: int = 0
-    corrupt: Corrupt = "refuse"  # what to do with files of a folder that cannot be read; or "skip"
+    corrupt: Corrupt = field(
+        default="refuse", compare=False
+    )  # what to do with files of a folder that cannot be read; or "skip"
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, str | os.PathLike):
             raise InputError(f"there is no data set {self.data!r}; choose one of {', '.join(data.NAMES)}, or a folder.")
-        object.__setattr__(self, "data", _settled(os.fspath(self.data)))
+        object.__setattr__(self, "data", os.fspath(self.data))
+        if self.data not in FAMILY and not os.path.isabs(self.data) and ":" not in self.data:
+            object.__setattr__(self, "data", _folder(self.data))
         if self.network not in models.BUILDERS:
             raise InputError(f"there is no model {self.model!r}; choose cnn or mlp.")
         rate, l2 = PAPER[self.network] if self.folder is None else FOLDER
@@ -119,10 +123,9 @@ class TrainConfig:
         return TrainConfig(**form | {"deformation": Deformation.from_json(form["deformation"])})
 
 
-def _settled(name: str) -> str:
-    """A data set by its name, or a folder by its whole path, which need not exist any more when a run is loaded."""
-    if name in FAMILY:
-        return name
-    if os.sep not in name and not Path(name).is_dir():
+def _folder(name: str) -> str:
+    """A folder by its whole path. A stored path need not exist any more, nor be of this kind of machine."""
+    path = Path(os.path.abspath(os.path.expanduser(name)))
+    if not name or (os.sep not in name and not path.is_dir()):
         raise InputError(f"there is no data set {name!r}; choose one of {', '.join(data.NAMES)}, or a folder.")
-    return str(Path(name).absolute())
+    return str(path)

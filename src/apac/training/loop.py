@@ -99,15 +99,16 @@ def start(network: nn.Module, config: Training) -> State:
 
 
 def _optimizer(network: nn.Module, config: Training) -> torch.optim.Optimizer:
-    *hidden, last = [p for p in network.parameters() if p.ndim > 1]
-    biases = [p for p in network.parameters() if p.ndim == 1]
+    weights = [p for p in network.parameters() if p.ndim > 1]
+    biases = [p for p in network.parameters() if p.ndim <= 1]
     assert config.rate is not None
     groups: list[dict[str, Any]]
     if config.optimizer == "muon":
         decay = {"weight_decay": config.l2}
-        groups = [{"params": hidden, "orthogonal": True, **decay}, {"params": [last], **decay}, {"params": biases}]
+        hidden, last = weights[:-1], weights[-1:]
+        groups = [{"params": hidden, "orthogonal": True, **decay}, {"params": last, **decay}, {"params": biases}]
         return Muon(groups, lr=config.rate, momentum=config.momentum)
-    groups = [{"params": [*hidden, last], "weight_decay": config.l2}, {"params": biases}]
+    groups = [{"params": weights, "weight_decay": config.l2}, {"params": biases}]
     return torch.optim.SGD(groups, lr=config.rate, momentum=config.momentum, fused=True)
 
 
