@@ -116,7 +116,7 @@ class Classifier:
             got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise InputError(
                 f"images must be a floating-point tensor of shape (N, C, H, W), got {got}; "
-                f"run.normalise(images) makes them from bytes."
+                f"divide bytes as in training, or by run.normalise(images)."
             )
         if self.image_shape is not None and tuple(images.shape[1:]) != tuple(self.image_shape):
             raise InputError(
