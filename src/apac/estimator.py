@@ -168,7 +168,8 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The class of each sample, by the rule."""
-        return cast(NDArray[Any], self.classes_[self._decided(X).labels.numpy()])
+        labels = self._decided(X).labels.numpy()
+        return cast(NDArray[Any], self.classes_[labels])
 
     def _decided(self, X: ArrayLike) -> Decision:
         decision = self.decide(X)
