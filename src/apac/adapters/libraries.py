@@ -60,7 +60,7 @@ def _chain(
     maker: str, before: Part | None, transform: Part, after: Part | None, adapt: Callable[[Part], Function]
 ) -> Deformation:
     for name, part in {"a transform": transform, "a before": before, "an after": after}.items():
-        if not callable(part) and not (part is None and part is not transform):
+        if not callable(part) and (part is not None or name == "a transform"):
             raise InputError(f"{maker} takes {name} that can be called with an image, got {part!r}.")
     fixed = [None if part is None else adapt(part) for part in (before, after)]
     return Seeded(f"{maker}({_name(transform)})", fixed[0], adapt(transform), fixed[1])

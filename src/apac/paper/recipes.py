@@ -15,20 +15,20 @@ mnist-cnn
     command   apac reproduce mnist-cnn --out report-mnist-cnn
     uses      momentum SGD, batch 100, a cosine from 0.05 over 350 epochs; 59,000 images
     expected  original 0.71 %, plain 0.42 %, APAC 0.22 % (seed 0, M = 16,384; one run scatters by about 0.04 points)
-    time      50 minutes to train and 90 to decide on 2 cores
+    time      83 minutes to train on 2 cores, beside other work; about 90 to decide
 mnist-cnn-distinctive
     row       none: the paper describes class-distinctive deformation and does not try it
     command   apac reproduce mnist-cnn-distinctive --out report-distinctive
     uses      mnist-cnn's settings, and half the rotation and shear for 1 and 7; the class-indistinctive training beside
               it is mnist-cnn's own, whose runs/deformed may be copied to runs/indistinctive and --resume given
     expected  not made yet
-    time      90 minutes to train and 15 to decide on 2 cores
+    time      not measured yet
 cifar10-cnn
     row       CIFAR-10 CNN: original 22.63 %, plain 20.05 %, APAC 10.33 %
     command   apac reproduce cifar10-cnn --out report-cifar10-cnn
     uses      Muon, batch 250, momentum 0.95, a warm-up and a cosine from 0.02 over 160 epochs; 49,000 images
     expected  not made yet
-    time      60 minutes to train on 2 cores, and 13 to decide with --passes 1,4,16,64,256,1024
+    time      not measured yet; --passes 1,4,16,64,256,1024 takes a sixteenth of the deciding
 """
 
 from __future__ import annotations
