@@ -48,11 +48,17 @@ def orthogonal(step: Tensor) -> Tensor:
 
 
 def _orthogonal(matrix: Tensor) -> Tensor:
+    """Each iteration multiplies X by a polynomial in XXᵀ, so they all come down to one small matrix times X."""
     tall = matrix.shape[0] > matrix.shape[1]
     matrix = matrix / matrix.norm().clamp_min(1e-7)
     matrix = matrix.T if tall else matrix
     first, third, fifth = COEFFICIENTS
+    square = matrix @ matrix.T
+    whole = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     for _ in range(ITERATIONS):
-        square = matrix @ matrix.T
-        matrix = torch.addmm(matrix, torch.addmm(square, square, square, beta=third, alpha=fifth), matrix, beta=first)
+        factor = torch.addmm(square, square, square, beta=third, alpha=fifth)
+        factor.diagonal().add_(first)
+        whole = factor @ whole
+        square = factor @ square @ factor
+    matrix = whole @ matrix
     return matrix.T if tall else matrix
