@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import settings
@@ -18,6 +20,18 @@ settings.load_profile("apac")
 def _one_thread() -> None:
     """Small tensors do not gain from threads, and other work on the machine can stall them."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _torchvision() -> Iterator[None]:
+    """A wheel that was built for CUDA lacks two operators of object detection, which no transform uses."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    yield
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -17,12 +18,21 @@ def test_the_links_in_the_readme_and_docs_lead_somewhere():
             assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
+def test_all_python_in_the_docs_is_run():
+    for page in [README, *README.parent.glob("docs/**/*.md")]:
+        assert set(re.findall(r"^```(\w+)$", page.read_text(), re.MULTILINE)) <= {"python", "sh", "text"}, page.name
+
+
 PAGES = [README, *(page for page in sorted(README.parent.glob("docs/**/*.md")) if "```python" in page.read_text())]
 
 
+@pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript-based ONNX export")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(["apple", "pear"] * 4):  # the folder that a page speaks of
+        (tmp_path / "photos" / name).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 30), (20 * number, 90, 200)).save(tmp_path / "photos" / name / f"{number}.png")
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert blocks
     names: dict[str, object] = {}

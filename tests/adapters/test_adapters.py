@@ -20,14 +20,6 @@ SHAPE = (3, 16, 16)
 
 
 def torchvision_transform():
-    try:
-        import torchvision  # noqa: F401
-    except RuntimeError:
-        # The wheel was built for CUDA: it lacks two operators of object detection, which no transform uses.
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        torchvision_transform.keep = library
     from torchvision.transforms import v2
 
     return v2.Compose([v2.RandomAffine(20, translate=(0.1, 0.1)), v2.RandomHorizontalFlip(), v2.ColorJitter(0.3, 0.3)])

@@ -198,6 +198,15 @@ def test_a_preparation_that_changes_a_logit_is_not_used(monkeypatch, caplog):
     assert "it would change a logit by 0.0002" in only_line(caplog)
 
 
+def test_a_preparation_is_judged_by_the_logits_of_what_the_network_returns(monkeypatch, caplog):
+    network = small(nn.Softmax(dim=1))
+    right = engine._prepare
+    monkeypatch.setattr(engine, "_prepare", lambda *a: lambda images: right(*a)(images) + 5e-5)
+    assert engine.prepare(network, images_of(3), MANY, 2) is not network  # as numbers, less than the tolerance
+    assert engine.prepare(network, images_of(3), MANY, 2, logits=torch.log) is network
+    assert "it would change a logit by" in only_line(caplog)
+
+
 def test_a_preparation_that_makes_nan_is_not_used(monkeypatch, caplog):
     network = small()
     monkeypatch.setattr(engine, "_prepare", lambda *a: lambda images: torch.full((len(images), 10), torch.nan))

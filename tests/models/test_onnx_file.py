@@ -73,3 +73,18 @@ def test_without_the_runtime_it_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(apac.InputError, match=r"ONNX Runtime is not installed; .*\[fast\]"):
         apac.from_onnx(tmp_path / "n.onnx")
+
+
+def test_an_output_that_is_no_tensor_is_refused_with_what_to_do(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    number, sequence = onnx.TensorProto.FLOAT, onnx.helper.make_tensor_sequence_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("SequenceConstruct", ["images"], ["each"])],
+        "sequence",
+        [onnx.helper.make_tensor_value_info("images", number, ["n", 1, 8, 8])],
+        [sequence("each", number, None)],
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "s.onnx")
+    with pytest.raises(apac.InputError, match=r"the first output of .*s\.onnx, each, must be a tensor"):
+        apac.from_onnx(tmp_path / "s.onnx")

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
@@ -53,7 +54,8 @@ class Passes:
         threads = max(self.threads.count, torch.get_num_threads())
         number = passes * len(self._sets()) * len(images)
         examples = self.deformation.fixed(images[:64])
-        return replace(self, network=prepare(self.network, examples, number, threads))
+        logits = partial(_logits, outputs=self.outputs)
+        return replace(self, network=prepare(self.network, examples, number, threads, logits=logits))
 
     def plain(self, images: Tensor) -> Tensor:
         """Log-probabilities of the undeformed images, (N, K)."""

@@ -38,9 +38,15 @@ class Prepared:
         return self.run(images)
 
 
-def prepare(network: Network, images: Tensor, passes: int, threads: int) -> Network:
+def _as_it_is(said: Tensor) -> Tensor:
+    return said
+
+
+def prepare(
+    network: Network, images: Tensor, passes: int, threads: int, *, logits: Callable[[Tensor], Tensor] = _as_it_is
+) -> Network:
     """The network, ready for so many passes of images like these (at least one) by so many threads: the same logits,
-    to 1e-4.
+    to 1e-4. `logits` makes them of what the network returns.
 
     What is not a float32 module on the CPU comes back as it is, and so does every network for a small job, or one that
     could not be prepared before.
@@ -54,11 +60,15 @@ def prepare(network: Network, images: Tensor, passes: int, threads: int) -> Netw
         with evaluating(network):
             prepared = _prepare(network, examples, threads)
             # of another number of images too, lest the number is fixed
-            change = max(float((prepared(some) - network(some)).abs().max()) for some in (examples, examples[:1]))
+            change = max(_change(logits, prepared, network, some) for some in (examples, examples[:1]))
     except Exception as error:  # exporters refuse networks, and packages are missing, in many ways
         reason = str(error.__cause__ or error).strip().partition("\n")[0] or type(error).__name__
         return _eager(network, reason)
     return prepared if change <= TOLERANCE else _eager(network, f"it would change a logit by {change:.1g}")
+
+
+def _change(logits: Callable[[Tensor], Tensor], ours: Network, theirs: Network, images: Tensor) -> float:
+    return float((logits(ours(images)) - logits(theirs(images))).abs().max())
 
 
 def serves_threads(network: Network) -> bool:

@@ -36,6 +36,12 @@ def from_onnx(path: str | os.PathLike[str]) -> Network:
     if len(inputs) != 1 or inputs[0].type != "tensor(float)":
         kinds = ", ".join(f"{each.name}: {each.type}" for each in inputs)
         raise InputError(f"{path} must have one input of float32 images, it has {kinds}.")
+    first = session.get_outputs()[0]
+    if not first.type.startswith("tensor("):
+        raise InputError(
+            f"the first output of {path}, {first.name}, must be a tensor (images, classes), it is a {first.type}; "
+            f"export the network without it, from scikit-learn with the option zipmap=False."
+        )
     fixed = inputs[0].shape[0] if inputs[0].shape and isinstance(inputs[0].shape[0], int) else None
 
     def run(images: Tensor) -> Tensor:
