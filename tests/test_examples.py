@@ -27,6 +27,7 @@ PAGES = [README, *(page for page in sorted(README.parent.glob("docs/**/*.md")) i
 
 
 @pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript-based ONNX export")
+@pytest.mark.filterwarnings("ignore:The feature will be removed")  # within that export
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

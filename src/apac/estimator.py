@@ -46,6 +46,7 @@ class Training:
     schedule: Literal["paper", "cosine"] = "cosine"
     warmup: float = 0.05
     optimizer: Literal["sgd", "muon"] = "sgd"
+    tied: float = 0.0
     momentum: float = 0.9
     average: float = 0.0
 

@@ -121,7 +121,7 @@ def train(
             run_folder.claim(folder, config, _digest(images, labels), resume=resume)
             keep = checkpoint.Checkpointer(run_folder.checkpoint_of(folder), config, stop)
             try:
-                keep.restore(state)
+                keep.restore(state, dataset.image_shape)
                 loop.advance(state, config, *trained, held_out, after_step=keep, progress=progress)
             except checkpoint.Stopped:
                 epoch = min(len(state.history) + 1, config.epochs)

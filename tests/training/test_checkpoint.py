@@ -13,13 +13,18 @@ from apac.training import checkpoint, loop
 from apac.training.config import TrainConfig
 
 CONFIG = TrainConfig("mnist-5k", "cnn", epochs=3, batch=20, average=0.9, seed=2)
+SHAPE = (1, 28, 28)
 
 
 class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("change", [{"model": "cnn"}, {"model": "mlp"}, {"optimizer": "muon", "warmup": 0.3}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [{"model": "cnn"}, {"model": "mlp"}, {"optimizer": "muon", "warmup": 0.3}, {"model": "mlp", "tied": 0.4}],
+    ids=str,
+)
 @pytest.mark.parametrize("step", [1, 5, 7, 14])
 def test_a_training_resumed_from_any_step_equals_the_uninterrupted_one(change, step, digits, tmp_path):
     config = replace(CONFIG, **change)
@@ -37,7 +42,7 @@ def test_a_training_resumed_from_any_step_equals_the_uninterrupted_one(change, s
     with pytest.raises(Killed):
         loop.advance(state, config, *part, held, after_step=kill)
     resumed = loop.begin(config)
-    checkpoint.restore(tmp_path / "c", resumed, config)
+    checkpoint.restore(tmp_path / "c", resumed, config, SHAPE)
     assert resumed.step == step
     loop.advance(resumed, config, *part, held)
 
@@ -60,7 +65,7 @@ def test_a_checkpoint_of_another_training_is_refused(change, tmp_path):
     other = replace(CONFIG, **change)
     checkpoint.save(tmp_path / "c", loop.begin(CONFIG), CONFIG)
     with pytest.raises(apac.InputError, match="is not a checkpoint of this training; begin again with --overwrite"):
-        checkpoint.restore(tmp_path / "c", loop.begin(other), other)
+        checkpoint.restore(tmp_path / "c", loop.begin(other), other, SHAPE)
 
 
 def test_a_truncated_checkpoint_is_refused(tmp_path):
@@ -68,7 +73,7 @@ def test_a_truncated_checkpoint_is_refused(tmp_path):
     data = (tmp_path / "c").read_bytes()
     (tmp_path / "c").write_bytes(data[: len(data) // 2])
     with pytest.raises(apac.InputError, match="damaged or truncated; begin again with --overwrite"):
-        checkpoint.restore(tmp_path / "c", loop.begin(CONFIG), CONFIG)
+        checkpoint.restore(tmp_path / "c", loop.begin(CONFIG), CONFIG, SHAPE)
 
 
 def test_a_checkpoint_is_due_by_time_within_an_epoch_too(tmp_path, monkeypatch):

@@ -196,6 +196,8 @@ def test_a_configuration_survives_json():
         ({"average": 1.0}, "average of a TrainConfig must be a number of at least 0 and below 1"),
         ({"validation": 1.0}, "validation of a TrainConfig must be a number of at least 0 and below 1"),
         ({"l2": -1.0}, "l2 of a TrainConfig must be a number of at least 0"),
+        ({"tied": 0.5}, "only the weights of an mlp can be tied at first, not those of a cnn"),
+        ({"model": "mlp", "tied": 1.0}, "tied of a TrainConfig must be a number of at least 0 and below 1"),
         ({"warmup": 1.0}, "warmup of a TrainConfig must be a number of at least 0 and below 1"),
         ({"optimizer": "adam"}, '"sgd" or "muon"'),
         ({"schedule": "step"}, '"paper" or "cosine"'),

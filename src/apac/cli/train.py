@@ -35,6 +35,12 @@ def train(
         float | None, typer.Option(help="Part of the training in which the rate grows.", show_default="0")
     ] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd or muon.", show_default="sgd")] = None,
+    tied: Annotated[
+        float | None,
+        typer.Option(
+            help="Part of the training in which an mlp's weights are tied as a convolution's.", show_default="0"
+        ),
+    ] = None,
     momentum: Annotated[float | None, typer.Option(help="Of the steps.", show_default="0.9")] = None,
     l2: Annotated[
         float | None, typer.Option(help="L2 factor on the weights.", show_default="the paper's; 5e-4 for a folder")
@@ -79,6 +85,7 @@ def train(
         "schedule": schedule,
         "warmup": warmup,
         "optimizer": optimizer,
+        "tied": tied,
         "momentum": momentum,
         "l2": l2,
         "average": average,

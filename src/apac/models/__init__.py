@@ -9,21 +9,26 @@ from apac.errors import InputError
 from apac.models.cifar10_cnn import cifar10_cnn
 from apac.models.mlp import cifar10_mlp, mnist_mlp
 from apac.models.mnist_cnn import mnist_cnn
+from apac.models.tied import cifar10_tied, mnist_tied
 
 BUILDERS = {"mnist-cnn": mnist_cnn, "mnist-mlp": mnist_mlp, "cifar10-cnn": cifar10_cnn, "cifar10-mlp": cifar10_mlp}
+TIED = {"mnist-mlp": mnist_tied, "cifar10-mlp": cifar10_tied}
 
 
-def build(name: str, *, generator: torch.Generator, channels: int | None = None, classes: int = 10) -> nn.Sequential:
+def build(
+    name: str, *, generator: torch.Generator, channels: int | None = None, classes: int = 10, tied: bool = False
+) -> nn.Sequential:
     """A fresh network: He's initial weights, drawn from the generator, and zero biases.
 
-    It has the paper's channels and classes unless others are given.
+    It has the paper's channels and classes unless others are given; an MLP may have its weights tied.
     """
-    if name not in BUILDERS:
-        raise InputError(f"there is no network {name!r}; choose one of {', '.join(BUILDERS)}.")
+    builders = TIED if tied else BUILDERS
+    if name not in builders:
+        raise InputError(f"there is no network {name!r}; choose one of {', '.join(builders)}.")
     # Built without storage, so that torch's own initialisation neither runs nor touches the global generator.
     with torch.device("meta"):
         sizes = {"classes": classes} if channels is None else {"channels": channels, "classes": classes}
-        network = BUILDERS[name](**sizes)
+        network = builders[name](**sizes)
     network.to_empty(device="cpu")
     for layer in network:
         if isinstance(layer, nn.Conv2d | nn.Linear):

@@ -20,7 +20,10 @@ MEASURED = 5.0  # seconds
 def epochs_within(config: TrainConfig, images: Tensor, seconds: float) -> int:
     """The epochs that this training of images (N, C, H, W) uint8 can make in so many seconds on this machine."""
     steps = math.ceil(round((1 - config.validation) * len(images)) / config.batch)
-    epoch = steps * _seconds_a_step(config, images)
+    step = _seconds_a_step(replace(config, tied=0.0), images)
+    if config.tied:
+        step = config.tied * _seconds_a_step(config, images) + (1 - config.tied) * step
+    epoch = steps * step
     if seconds < epoch:
         raise InputError(
             f"one epoch of {config.network} takes {epoch:.2g} s on this machine, and this training may take only "

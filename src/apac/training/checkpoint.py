@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from apac.errors import InputError
 from apac.storage import read_tensors, write_tensors
 from apac.training.config import TrainConfig
-from apac.training.loop import Epoch, State
+from apac.training.loop import Epoch, State, untie
 
 SECONDS_BETWEEN = 30.0  # at most so much work is lost when a training is killed
 
@@ -31,6 +31,7 @@ def save(path: Path, state: State, config: TrainConfig) -> None:
             tensors[f"velocity.{name}"] = velocity
     progress = {
         "config": config.to_json(),
+        "tied": state.tied,
         "step": state.step,
         "loss_sum": state.loss_sum,
         "seconds": state.seconds,
@@ -39,13 +40,15 @@ def save(path: Path, state: State, config: TrainConfig) -> None:
     write_tensors(path, tensors, {"state": json.dumps(progress)})
 
 
-def restore(path: Path, state: State, config: TrainConfig) -> None:
-    """Put a fresh state where the checkpoint was."""
+def restore(path: Path, state: State, config: TrainConfig, shape: Sequence[int]) -> None:
+    """Put a fresh state, for images of this shape, where the checkpoint was."""
     tensors, notes = read_tensors(path, "begin again with --overwrite")
     try:
         progress = json.loads(notes["state"])
         if TrainConfig.from_json(progress["config"]) != config:
             raise ValueError("another configuration")
+        if state.tied and not progress["tied"]:
+            untie(state, config, shape)
         _fill(state.network, "network.", tensors)
         if state.averaged is not None:
             _fill(state.averaged, "averaged.", tensors)
@@ -71,10 +74,10 @@ class Checkpointer:
         self.path, self.config, self.stop = path, config, stop
         self.saved = time.monotonic()
 
-    def restore(self, state: State) -> None:
-        """Go on where an earlier training stopped, if one did."""
+    def restore(self, state: State, shape: Sequence[int]) -> None:
+        """Go on where an earlier training on images of this shape stopped, if one did."""
         if self.path.exists():
-            restore(self.path, state, self.config)
+            restore(self.path, state, self.config, shape)
 
     def __call__(self, state: State) -> None:
         if self.stop.asked or time.monotonic() - self.saved >= SECONDS_BETWEEN:

@@ -43,6 +43,7 @@ class TrainConfig:
     schedule: Literal["paper", "cosine"] = "paper"  # times 0.9993 an epoch, or half a cosine down to 0 over all epochs
     warmup: float = 0.0  # the part of all steps in which the rate grows from 0, before the schedule begins
     optimizer: Literal["sgd", "muon"] = "sgd"
+    tied: float = 0.0  # the part of all epochs, the first, in which an MLP's weights are tied as a convolution's are
     momentum: float = 0.9
     l2: float | None = None  # λ: each step adds λ·w to the gradient of the weights, not of the biases
     average: float = 0.0  # decay a step of the running mean of the weights (EMA) that is kept; 0 keeps the last weights
@@ -79,8 +80,10 @@ class TrainConfig:
         settle_integer(self, "seed")
         settle_positive(self, "rate")
         settle_number(self, "l2", least=0)
-        for name in ("warmup", "momentum", "average", "validation"):
+        for name in ("warmup", "tied", "momentum", "average", "validation"):
             settle_number(self, name, least=0, below=1)
+        if self.tied and self.network not in models.TIED:
+            raise InputError(f"only the weights of an mlp can be tied at first, not those of a {self.model}.")
         if self.schedule not in ("paper", "cosine"):
             raise InputError(f'the schedule is "paper" or "cosine", got {self.schedule!r}.')
         if self.optimizer not in ("sgd", "muon"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from apac.deform.base import Deformation
 from apac.deform.per_class import PerClass
 from apac.errors import InputError
 from apac.memory import keep_freed_blocks
+from apac.models.tied import untied
 from apac.progress import Progress, silent
 from apac.randomness import generator
 from apac.training.batches import batches
@@ -50,6 +51,8 @@ class Training(Protocol):
     @property
     def l2(self) -> float | None: ...
     @property
+    def tied(self) -> float: ...
+    @property
     def average(self) -> float: ...
     @property
     def seed(self) -> int: ...
@@ -76,6 +79,7 @@ class State:
     network: nn.Module
     averaged: nn.Module | None  # the running mean of the weights
     optimizer: torch.optim.Optimizer
+    tied: bool = False  # the network is an MLP whose weights are still tied
     step: int = 0
     loss_sum: float = 0.0  # over the steps of the epoch under way
     seconds: float = 0.0
@@ -89,13 +93,23 @@ class State:
 
 def begin(config: TrainConfig, *, channels: int | None = None, classes: int = 10) -> State:
     """The state before the first step, for the paper's channels and classes or others."""
-    random = generator(config.seed, "initial weights", 0)
-    return start(models.build(config.network, generator=random, channels=channels, classes=classes), config)
+    random, tied = generator(config.seed, "initial weights", 0), config.tied > 0
+    network = models.build(config.network, generator=random, channels=channels, classes=classes, tied=tied)
+    return replace(start(network, config), tied=tied)
 
 
 def start(network: nn.Module, config: Training) -> State:
     """The state before the first step of a network of one's own."""
     return State(network, copy.deepcopy(network) if config.average else None, _optimizer(network, config))
+
+
+def untie(state: State, config: Training, shape: Sequence[int]) -> None:
+    """Go on with the MLP that the tied network of images of this shape is; momentum begins anew."""
+    assert isinstance(state.network, nn.Sequential) and isinstance(state.averaged, nn.Sequential | None)
+    network = untied(state.network, shape)
+    averaged = None if state.averaged is None else untied(state.averaged, shape)
+    state.network, state.averaged, state.tied = network, averaged, False
+    state.optimizer = _optimizer(network, config)
 
 
 def _optimizer(network: nn.Module, config: Training) -> torch.optim.Optimizer:
@@ -135,6 +149,8 @@ def advance(
     began = time.monotonic() - state.seconds
     make = partial(_virtual_samples, config, images, labels)
     for virtual, targets in batches(make, state.step, total, ahead=ahead):
+        if state.tied and state.step >= steps * int(config.tied * config.epochs):
+            untie(state, config, images.shape[1:])
         rate = rate_at(config, state.step, steps)
         for group in state.optimizer.param_groups:
             group["lr"] = rate

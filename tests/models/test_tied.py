@@ -1,0 +1,62 @@
+"""Tied networks are the paper's MLPs with fewer free weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import apac
+from apac import models
+from apac.models.tied import untied
+from apac.randomness import generator
+from apac.training import loop
+from apac.training.config import TrainConfig
+
+SHAPE = {"mnist-mlp": (1, 28, 28), "cifar10-mlp": (3, 32, 32)}
+
+
+@pytest.mark.parametrize("name", models.TIED)
+def test_untied_it_is_the_papers_mlp_and_computes_the_same(name, random):
+    tied = models.build(name, generator=generator(0, "test", 0), tied=True)
+    for layer in (tied[0], tied[2], tied[5]):
+        nn.init.normal_(layer.bias, generator=random)
+    mlp = untied(tied, SHAPE[name])
+    shapes = {key: tensor.shape for key, tensor in models.build(name, generator=random).state_dict().items()}
+    assert {key: tensor.shape for key, tensor in mlp.state_dict().items()} == shapes
+    images = torch.randn(5, *SHAPE[name], generator=random)
+    with torch.no_grad():
+        torch.testing.assert_close(mlp(images), tied(images), atol=1e-4, rtol=1e-4)
+    assert all(p.requires_grad for p in mlp.parameters())
+
+
+def test_tied_units_have_the_same_weights_in_other_places_and_see_a_window():
+    mlp = untied(models.build("mnist-mlp", generator=generator(0, "test", 0), tied=True), SHAPE["mnist-mlp"])
+    maps = mlp[1].weight.detach().view(25, 10, 10, 28, 28)
+    assert torch.equal(maps[:, 5, 5], maps[:, 4, 3].roll((3, 6), dims=(1, 2)))
+    rows, columns = maps[:, 5, 5].abs().sum(0).nonzero().T
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (12, 18, 12, 18)
+
+
+def test_nothing_is_drawn_to_untie():
+    tied = models.build("mnist-mlp", generator=generator(0, "test", 0), tied=True)
+    before = torch.get_rng_state()
+    untied(tied, SHAPE["mnist-mlp"])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("epochs", "last"), [(4, 2), (1, 0), (5, 2)])
+def test_a_training_ties_for_its_part_of_the_epochs_and_leaves_an_mlp(epochs, last, digits):
+    images, labels = digits[0][:40], digits[1][:40]
+    config = TrainConfig("mnist-5k", "mlp", epochs=epochs, batch=20, rate=0.01, tied=0.5)
+    tied = []
+    state = loop.begin(config)
+    held = images[:0], labels[:0]
+    loop.advance(state, config, images, labels, held, after_step=lambda state: tied.append(state.tied))
+    assert tied == [True] * 2 * last + [False] * 2 * (epochs - last)
+    assert isinstance(state.result[1], nn.Linear)
+
+
+def test_only_mlps_can_be_tied(random):
+    with pytest.raises(apac.InputError, match="no network 'mnist-cnn'; choose one of mnist-mlp, cifar10-mlp"):
+        models.build("mnist-cnn", generator=random, tied=True)
