@@ -23,7 +23,7 @@ def network(shape: tuple[int, int, int], classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, classes))
 
 
-def main(seeds: int = 5, epochs: int = 150) -> dict[str, list[float]]:
+def main(seeds: int = 5, epochs: int = 500) -> dict[str, list[float]]:
     u = apac.Compose(apac.TimeWarp(std=0.2), apac.TimeShift(0.05), apac.Amplitude(0.1), apac.Jitter(0.05))
     X_train, X_test, y_train, y_test = load_gunpoint(return_X_y=True)
     X_train, X_test = X_train[:, None], X_test[:, None]  # (N, channels, moments)
