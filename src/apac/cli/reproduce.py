@@ -19,7 +19,10 @@ from apac.terminal import print_table, watched
 def reproduce(
     recipe: Annotated[
         str,
-        typer.Argument(help="mnist-5k-cnn, mnist-5k-mlp, mnist-cnn, mnist-cnn-distinctive, cifar10-cnn, or all."),
+        typer.Argument(
+            help="mnist-cnn, mnist-mlp, cifar10-cnn, cifar10-mlp, or all; mnist-5k-cnn, mnist-5k-mlp; "
+            "mnist-cnn-distinctive."
+        ),
     ] = "mnist-5k-cnn",
     out: Annotated[Path, typer.Option(help="The folder for the report.")] = Path("report"),
     hours: Annotated[

@@ -17,6 +17,13 @@ from apac.paper.reproduce import Result
 from apac.run import Run
 from apac.storage import write_bytes, write_json, write_text
 
+FREE_MAPS = (
+    "The paper finds local features after deformed training, and only global patterns after training on original data."
+)
+TIED_MAPS = (
+    "Both trainings began with the weights tied as those of a convolution, which makes maps local from the start: "
+    "what the weights became when they were free lies around each window."
+)
 OPTIONAL = ("corrected", "linear-output", "certified", "first-layer-weights")  # figures that not every report has
 
 
@@ -127,8 +134,7 @@ def _samples(result: Result) -> dict[str, Picture]:
         found["first-layer-weights"] = Picture(
             "First-layer weights",
             weights,
-            "Randomly chosen weight maps. The paper finds local features after deformed training, and only global "
-            "patterns after training on original data.",
+            f"Randomly chosen weight maps. {TIED_MAPS if run.config.tied else FREE_MAPS}",
         )
     return found
 
