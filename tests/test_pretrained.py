@@ -7,12 +7,16 @@ import torch
 
 import apac
 from apac import data, run_folder
+from apac.classify.stopping import Rule
 from apac.paper import recipes
 
-SHIPPED = ["mnist-cnn"]
+SHIPPED = ["cifar10-cnn", "mnist-cnn"]
 
-# Of the first 1,000 test images: wrong by the plain prediction, and by the certified rule.
-WRONG = {"mnist-cnn": ([582, 674, 716], [582, 659, 947])}
+# Of the first 1,000 test images: how many are wrong by the plain prediction, and by this rule. Images of CIFAR-10 that lie
+# between two classes may go either way on a machine that rounds otherwise.
+RULES: dict[str, Rule] = {"cifar10-cnn": apac.FixedPasses(64), "mnist-cnn": apac.Certified()}
+WRONG = {"cifar10-cnn": (191, 118), "mnist-cnn": (3, 3)}
+EITHER_WAY = {"cifar10-cnn": 3, "mnist-cnn": 0}
 
 
 def test_all_that_is_shipped_is_tested_here():
@@ -52,8 +56,7 @@ def test_a_shipped_network_makes_these_errors_on_real_test_images(name):
     run = apac.load(name)
     dataset = data.load(run.config.data)
     images, labels = run.normalise(dataset.test_images[:1000]), dataset.test_labels[:1000]
-    classifier = run.classifier()
-    for guesses, wrong in zip(
-        (classifier.plain(images).argmax(1), classifier.decide(images).labels), WRONG[name], strict=True
-    ):
-        assert (guesses != labels).nonzero()[:, 0].tolist() == wrong
+    classifier = run.classifier(RULES[name])
+    guesses = classifier.plain(images).argmax(1), classifier.decide(images).labels
+    found = [int((labels != each).sum()) for each in guesses]
+    assert found == pytest.approx(WRONG[name], abs=EITHER_WAY[name])

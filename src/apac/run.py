@@ -148,7 +148,7 @@ def train(
 
 
 def load(folder: str | os.PathLike[str]) -> Run:
-    """The run that a training left in a folder, or the one that comes with the package, "mnist-cnn"."""
+    """The run that a training left in a folder, or one that comes with the package, "mnist-cnn" or "cifar10-cnn"."""
     folder = run_folder.find(Path(folder))
     config = run_folder.read_config(folder)
     form, tensors = run_folder.read(folder)

@@ -17,7 +17,9 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on with what the fold
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the folder holds.")]
 RunFolder = Annotated[
     Path,
-    typer.Argument(metavar="RUN", help="A folder that apac train made, or mnist-cnn.", show_default=False),
+    typer.Argument(
+        metavar="RUN", help="A folder that apac train made, or mnist-cnn or cifar10-cnn.", show_default=False
+    ),
 ]
 Error = Annotated[float | None, typer.Option(help="Probability of certifying falsely.", show_default="0.0001")]
 Limit = Annotated[int | None, typer.Option(help="Passes after which an uncertain image stops.", show_default="16384")]
