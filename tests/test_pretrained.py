@@ -12,8 +12,8 @@ from apac.paper import recipes
 
 SHIPPED = ["cifar10-cnn", "mnist-cnn"]
 
-# Of the first 1,000 test images: how many are wrong by the plain prediction, and by this rule. Images of CIFAR-10 that lie
-# between two classes may go either way on a machine that rounds otherwise.
+# Of the first 1,000 test images: how many are wrong by the plain prediction, and by this rule. Images of CIFAR-10 that
+# lie between two classes may go either way on a machine that rounds otherwise.
 RULES: dict[str, Rule] = {"cifar10-cnn": apac.FixedPasses(64), "mnist-cnn": apac.Certified()}
 WRONG = {"cifar10-cnn": (191, 118), "mnist-cnn": (3, 3)}
 EITHER_WAY = {"cifar10-cnn": 3, "mnist-cnn": 0}
