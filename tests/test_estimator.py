@@ -145,6 +145,25 @@ def test_wrong_parameters_are_refused_by_fit_in_one_sentence(options, sentence, 
         quick(**options).fit(*blobs)
 
 
+def test_one_class_is_refused(blobs):
+    with pytest.raises(ValueError, match="y has one class only, 'a'; a classifier needs two or more"):
+        quick().fit(blobs[0], ["a"] * len(blobs[0]))
+
+
+def test_what_a_network_draws_follows_from_the_random_state(blobs):
+    def with_dropout(shape: tuple[int, int, int], classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(shape[2], 16), nn.Dropout(0.5), nn.Linear(16, classes))
+
+    before = torch.get_rng_state()
+    first, second = (quick(network=with_dropout, hidden=(np.int64(8),)).fit(*blobs) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert np.array_equal(first.predict_proba(blobs[0]), second.predict_proba(blobs[0]))
+
+
+def test_sizes_of_layers_may_be_numpys(blobs):
+    assert quick(hidden=tuple(np.array([8, 4]))).fit(*blobs).network_[1].out_features == 8
+
+
 def test_samples_of_another_shape_are_refused(random):
     X = np.random.default_rng(0).random((20, 2, 9))
     fitted = quick().fit(X, np.arange(20) % 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -128,6 +129,8 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         array, targets = given
         check_classification_targets(targets)
         self.classes_, encoded = np.unique(targets, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InputError(f"y has one class only, {str(self.classes_[0])!r}; a classifier needs two or more.")
         self._shape = array.shape[1:]
         self._standardise(array)
         seed = int(check_random_state(self.random_state).randint(2**31))
@@ -146,7 +149,9 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weight = next(self.network_.parameters())
         samples, labels = samples.to(weight.dtype), torch.from_numpy(encoded.astype(np.int64))
         state = loop.start(self.network_.train(), training)
-        loop.advance(state, training, samples, labels, (samples[:0], labels[:0]))
+        with seeding() as seed_all:  # for what the network may draw, as in dropout
+            seed_all(seed)
+            loop.advance(state, training, samples, labels, (samples[:0], labels[:0]), ahead=False)
         self.network_.eval()
         some = torch.randperm(len(samples), generator=generator(seed, "passes", 0))[:SAMPLED]
         self.n_passes_ = float(self.classifier_.decide(samples[some]).passes.double().mean())
@@ -234,9 +239,9 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _perceptron(self, shape: Shape, classes: int) -> nn.Module:
         # In double precision a sample is decided alike, to the last digits that matter, in any batch.
         hidden = self.hidden
-        if not isinstance(hidden, tuple | list) or not all(isinstance(size, int) and size > 0 for size in hidden):
+        if not isinstance(hidden, tuple | list) or not all(isinstance(size, Integral) and size > 0 for size in hidden):
             raise InputError(f"hidden must be the sizes of the hidden layers, such as (64,), got {hidden!r}.")
-        sizes = [int(np.prod(shape)), *hidden]
+        sizes = [int(np.prod(shape)), *map(int, hidden)]
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in pairwise(sizes):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]

@@ -233,6 +233,42 @@ def test_shapes_that_vary_from_pass_to_pass_are_refused_whatever_the_batch(image
             apac.Classifier(Network(), u, apac.FixedPasses(8), device_batch=size).decide(images)
 
 
+@pytest.mark.parametrize("rule", [apac.FixedPasses(4), apac.Certified(0.1, limit=32)], ids=repr)
+def test_a_crop_needs_a_fixed_one_for_the_plain_prediction(rule, images):
+    def crop(image: Tensor) -> Tensor:
+        top, left = torch.randint(0, 5, (2,)).tolist()
+        return image[:, top : top + 12, left : left + 12]
+
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 4))
+    sentence = r"makes \(3, 12, 12\) of images \(3, 16, 16\), but without its random part.*\(3, 16, 16\); give a resize"
+    with pytest.raises(apac.InputError, match=sentence):
+        apac.Classifier(network, apac.from_callable(crop), rule).decide(images)
+    middle = apac.from_callable(crop, after=lambda image: image if image.shape[1] == 12 else image[:, 2:14, 2:14])
+    assert apac.Classifier(network, middle, rule).decide(images).log_scores.shape == (12, 4)
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_preprocessing_that_is_random_is_refused(where, images):
+    u = apac.from_callable(lambda image: image, **{where: noise_of_three})
+    with pytest.raises(apac.InputError, match=r"the before or after of from_callable.* is random"):
+        apac.Classifier(Network(), u, apac.FixedPasses(2)).plain(images)
+
+
+def test_fixed_preprocessing_leaves_the_global_generators_alone(images):
+    albumentations = pytest.importorskip("albumentations")
+    u = apac.from_albumentations(albumentations.HorizontalFlip(), after=albumentations.Normalize(max_pixel_value=1.0))
+    np.random.seed(1)
+    u.fixed(images)
+    after = np.random.rand()
+    np.random.seed(1)
+    assert np.random.rand() == after
+
+
+def test_what_follows_a_resize_is_drawn_for_the_new_size(images, random):
+    u = apac.Compose(apac.from_callable(lambda image: image, before=larger), apac.Elastic(), apac.Jitter())
+    assert u.apply(images, u.sample(12, SHAPE, generator=random)).shape == (12, 3, 24, 24)
+
+
 def test_the_generators_of_torch_numpy_and_python_do_not_draw_alike():
     from apac.randomness import seeding
 

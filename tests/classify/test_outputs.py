@@ -116,3 +116,55 @@ def test_the_network_is_given_its_own_type(images):
 
     assert apac.Classifier(Double(36, 3).double(), apac.Flip(), RULE).decide(images).passes.tolist() == [8] * 9
     assert seen == {torch.float64}
+
+
+@pytest.mark.parametrize("how", ["the module in a function", "its forward"])
+def test_modules_that_a_callable_calls_are_in_evaluation_mode_too(how, images):
+    module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Dropout(0.5), nn.Linear(36, 3))
+    network = (lambda x: module(x)) if how == "the module in a function" else module.forward
+    found = apac.Classifier(network, apac.Flip(), RULE).decide(images)
+    assert module[1].num_batches_tracked == 0 and all(part.training for part in module)
+    expected = apac.Classifier(module, apac.Flip(), RULE).decide(images)
+    torch.testing.assert_close(found.log_scores, expected.log_scores)
+    assert module(images).requires_grad and module[1].num_batches_tracked == 1  # as before
+
+
+@pytest.mark.parametrize(
+    "u",
+    [apac.Compose(), apac.PerClass({1: apac.Flip(1.0)}, default=apac.Compose(), classes=4)],
+    ids=["identity", "per class"],
+)
+@pytest.mark.parametrize("count", [1, 9])
+def test_a_network_that_works_in_place_harms_nothing(u, count, images, weights):
+    some = images[:count].clone()
+    ours = apac.Classifier(lambda x: x.sub_(0.5).div_(0.25).flatten(1) @ weights, u, RULE)
+    theirs = apac.Classifier(lambda x: ((x - 0.5) / 0.25).flatten(1) @ weights, u, RULE)
+    torch.testing.assert_close(ours.decide(some).log_scores, theirs.decide(some).log_scores)
+    torch.testing.assert_close(ours.plain(some), theirs.plain(some))
+    assert torch.equal(some, images[:count])
+
+
+@pytest.mark.parametrize(
+    ("network", "sentence"),
+    [
+        (lambda x: x.flatten(1)[:, :1], r"two classes or more, it returned 1 an image; .* \(0, z\)"),
+        (lambda x: x.flatten(1)[:, :0], "two classes or more, it returned 0 an image"),
+        (lambda x: x.flatten(1).to(torch.complex64), "must return real numbers, got torch.complex64"),
+        (lambda x: x.flatten(1)[:, : 2 + len(x)], "the same number of classes for all images"),
+    ],
+)
+def test_what_is_no_score_for_each_class_is_refused_in_one_sentence(network, sentence, images):
+    with pytest.raises(apac.InputError, match=sentence):
+        apac.Classifier(network, apac.Flip(), RULE, device_batch=2).decide(images)
+
+
+def test_a_number_of_classes_that_changes_between_passes_is_refused(images):
+    calls = iter(range(2, 100))
+    with pytest.raises(apac.InputError, match="the same number of classes for all images"):
+        apac.Classifier(lambda x: x.flatten(1)[:, : next(calls)], apac.Flip(), RULE, device_batch=9).decide(images)
+
+
+def test_certainties_as_whole_numbers_are_probabilities(images):
+    network = lambda x: torch.tensor([0, 1]).expand(len(x), 2)  # noqa: E731
+    decision = apac.Classifier(network, apac.Flip(), RULE, outputs="probabilities").decide(images)
+    assert decision.labels.tolist() == [1] * 9

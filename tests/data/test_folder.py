@@ -91,7 +91,7 @@ def test_grey_images_stay_grey_and_one_coloured_image_makes_all_coloured(tmp_pat
     assert folder.load(root).image_shape == (3, 32, 32)
 
 
-@pytest.mark.parametrize("name", ["test", "val", "validation"])
+@pytest.mark.parametrize("name", ["test", "val", "validation", "Test"])
 def test_folders_train_and_test_are_the_split_that_people_made(name, tmp_path):
     gallery(tmp_path / "p" / "train", 4)
     gallery(tmp_path / "p" / name, 2)
@@ -114,9 +114,12 @@ def test_corrupt_files_are_named_and_refused_or_skipped(tmp_path, caplog):
         folder.load(root)
     for words in ("broken.jpg cannot be read", "cut.png cannot be read", "moving.gif has 2 frames", "--corrupt skip"):
         assert words in str(refused.value)
+    for number in range(6):
+        (root / "sky" / f"also {number}.jpg").write_bytes(b"nor this")
     with caplog.at_level(logging.WARNING):
         dataset = folder.load(root, corrupt="skip")
-    assert "broken.jpg" in caplog.text and "cut.png" in caplog.text
+    for name in ("broken.jpg", "cut.png", "moving.gif", *(f"also {number}.jpg" for number in range(6))):
+        assert name in caplog.text
     assert len(dataset.train_images) + len(dataset.test_images) == 30
 
 
@@ -130,6 +133,10 @@ def test_corrupt_files_are_named_and_refused_or_skipped(tmp_path, caplog):
         ),
         (lambda root: [(root / name).rename(root.parent / name) for name in COLOURS], "has no sub-folders"),
         (lambda root: root.rename(root.parent / "gone"), "there is no folder"),
+        (
+            lambda root: gallery(root / "train", 2),
+            r"train has sub-folders, but .* has no folder to test on, called test,",
+        ),
     ],
 )
 def test_a_folder_that_cannot_serve_is_refused_in_one_sentence(spoil, sentence, tmp_path):

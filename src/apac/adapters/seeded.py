@@ -58,9 +58,18 @@ class Seeded(Deformation):
         return torch.stack(each)
 
     def fixed(self, images: Tensor) -> Tensor:
-        if not len(images) or (self.before is None and self.after is None):
+        if not len(images):
             return images
-        return torch.stack([self._run(image, (self.before, self.after)) for image in images])
+        with seeding() as begin:
+            made = self._try(images[0], begin)
+            each = [self._run(image, (self.before, self.after)) for image in images]
+        shape = tuple(each[0].shape)
+        if shape != made:
+            raise InputError(
+                f"{self.name} makes {made} of images {tuple(images[0].shape)}, but without its random part, as plain "
+                f"prediction has it, {shape}; give a resize or a crop of fixed size by after=..."
+            )
+        return torch.stack(each)
 
     def _deform(self, image: Tensor, seed: int, begin: Callable[[int], None]) -> Tensor:
         begin(seed)
@@ -98,8 +107,20 @@ class Seeded(Deformation):
                         f"memory of its own, which passes could not repeat; let it draw from torch's, numpy's or "
                         f"Python's global generator."
                     )
+            self._check_fixed(image, begin)
             known[shape] = tuple(first[0].shape)
         return known[shape]
+
+    def _check_fixed(self, image: Tensor, begin: Callable[[int], None]) -> None:
+        each = []
+        for seed in range(TRIED):
+            begin(seed)
+            each.append(self._run(image, (self.before, self.after)))
+        if any(one.shape != each[0].shape or not torch.equal(one.nan_to_num(), each[0].nan_to_num()) for one in each):
+            raise InputError(
+                f"the before or after of {self.name} is random: give it a fixed resize or normalisation, and put what "
+                f"is random into the transform."
+            )
 
     def _check_shape(self, shape: Shape, expected: Shape) -> None:
         if shape != expected:

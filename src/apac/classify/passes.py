@@ -24,6 +24,7 @@ from apac.threads import Crew, crew
 PART = 4  # batches of the network
 CACHE = 16 << 20  # bytes
 ALONE = Crew()
+NOT_ALWAYS = "the network must return the same number of classes for all images; it returns now more and now fewer."
 
 Outputs = Literal["logits", "probabilities", "log-probabilities"]  # of a network
 
@@ -63,7 +64,7 @@ class Passes:
         some = images if len(images) else images.new_zeros(1, *images.shape[1:])
         batches = some.split(self.device_batch)
         with closing(
-            self.threads.each(lambda batch: self._log_probabilities(self.deformation.fixed(batch)), batches)
+            self.threads.each(lambda part: self._log_probabilities(_apart(self.deformation.fixed(part), part)), batches)
         ) as said:
             return torch.cat(list(said))[: len(images)]
 
@@ -72,7 +73,11 @@ class Passes:
         parts = len(images.split(self._part(images)))
         with closing(self.threads.each(lambda item: self._said(*item), self._work(images, numbers))) as said:
             # those of the parts, (passes of a block, images of a part, K)
+            classes = None
             while block := list(islice(said, parts)):
+                classes = classes or block[0].shape[2]
+                if any(each.shape[2] != classes for each in block):
+                    raise InputError(NOT_ALWAYS)
                 yield from torch.cat(block, dim=1)
 
     def _work(self, images: Tensor, numbers: range) -> Iterator[tuple[Tensor, range, list[Any] | None]]:
@@ -112,7 +117,7 @@ class Passes:
                     f"{type(deformation).__name__}.apply must make {len(originals)} floating-point images of "
                     f"{len(originals)}, got {got}."
                 )
-            each.append(self._log_probabilities(virtual))
+            each.append(self._log_probabilities(_apart(virtual, images, originals)))
         if isinstance(self.deformation, PerClass):
             # Class c is scored by c's own set.
             own = torch.tensor(self.deformation.set_of_class)  # (K,)
@@ -144,12 +149,21 @@ class Passes:
         return draws.to_device(draws.concatenate(each), images.device)
 
     def _log_probabilities(self, virtual: Tensor) -> Tensor:
-        each = []
+        each: list[Tensor] = []
         for batch in virtual.split(self.device_batch):
             logits = self.network(_as_parameters(batch, self.network))
             if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(batch):
                 got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
                 raise InputError(f"the network must return {self.outputs} of shape ({len(batch)}, classes), got {got}.")
+            if logits.shape[1] < 2:
+                raise InputError(
+                    f"the network must return a number for each of two classes or more, it returned {logits.shape[1]} "
+                    f"an image; a network for yes or no has the logits (0, z), as torch.cat([0 * z, z], dim=1) makes."
+                )
+            if logits.is_complex():
+                raise InputError(f"the network must return real numbers, got {logits.dtype}.")
+            if each and logits.shape[1] != each[0].shape[1]:
+                raise InputError(NOT_ALWAYS)
             each.append(logits)
         return _logits(torch.cat(each).cpu(), self.outputs).log_softmax(dim=1)
 
@@ -163,7 +177,7 @@ def _logits(said: Tensor, outputs: Outputs) -> Tensor:
     probabilities = exact if outputs == "probabilities" else exact.exp()
     total = probabilities.sum(dim=1)
     # each as far from what it should be as its type rounds
-    astray = max(1e-3, 2 * torch.finfo(said.dtype).eps)
+    astray = max(1e-3, 2 * torch.finfo(said.dtype).eps) if said.is_floating_point() else 0.0
     if (probabilities < 0).any() or ((total - 1).abs() > astray).any():
         worst = float(total[(total - 1).abs().nan_to_num().argmax()])
         raise InputError(
@@ -171,6 +185,12 @@ def _logits(said: Tensor, outputs: Outputs) -> Tensor:
             f'an image sum to {worst:.4g}; say what it returns by outputs="logits" or another.'
         )
     return probabilities.clamp_min(torch.finfo(torch.float32).tiny).log()
+
+
+def _apart(virtual: Tensor, *originals: Tensor) -> Tensor:
+    """Virtual samples in memory of their own: a network may work in place."""
+    at = virtual.untyped_storage().data_ptr()
+    return virtual.clone() if any(each.untyped_storage().data_ptr() == at for each in originals) else virtual
 
 
 def _digest(image: Tensor) -> str:

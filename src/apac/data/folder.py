@@ -60,13 +60,19 @@ def load(
 
 def _sides(folder: Path) -> tuple[Files, Files]:
     """The files to train and to test on."""
-    kept = [folder / name for name in TEST_NAMES if (folder / name).is_dir()]
-    if not ((folder / "train").is_dir() and kept):
+    inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    to_train, kept = inside.get("train"), [inside[name] for name in TEST_NAMES if name in inside]
+    if to_train is None or not any(path.is_dir() for path in to_train.iterdir()):
         return _split(folder, _files(folder))
-    train, test = _files(folder / "train"), _files(kept[0])
+    if not kept:
+        raise InputError(
+            f"{to_train} has sub-folders, but {folder} has no folder to test on, called {', '.join(TEST_NAMES)}; add "
+            f"one, or give {to_train} itself, of which a fifth is kept to test."
+        )
+    train, test = _files(to_train), _files(kept[0])
     unknown = sorted(set(test) - set(train))
     if unknown:
-        raise InputError(f"{kept[0]} has the class {unknown[0]!r}, which {folder / 'train'} lacks.")
+        raise InputError(f"{kept[0]} has the class {unknown[0]!r}, which {to_train} lacks.")
     return train, test
 
 
@@ -132,7 +138,8 @@ def _read(paths: Sequence[Path], channels: int, corrupt: Corrupt, progress: Prog
         named = "; ".join(reasons[:NAMED]) + (f"; and {len(reasons) - NAMED} others" if len(reasons) > NAMED else "")
         if corrupt == "refuse":
             raise InputError(f"{named}. Mend or remove such files, or leave them out by --corrupt skip.")
-        logging.getLogger("apac").warning("skipped: %s.", named)
+        for reason in reasons:
+            logging.getLogger("apac").warning("skipped: %s.", reason)
     if not found:
         raise InputError("none of the files can be read as an image; give PNG or JPEG files.")
     return found

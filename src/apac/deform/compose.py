@@ -53,7 +53,13 @@ class Compose(Deformation):
         return cls(*arguments["parts"])
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ComposeParameters:
-        return ComposeParameters(tuple(part.sample(n, image_shape, generator=generator) for part in self.parts))
+        parts = []
+        for part in self.parts:
+            parts.append(part.sample(n, image_shape, generator=generator))
+            if type(part).fixed is not Deformation.fixed:  # such as a resize
+                _, channels, height, width = part.fixed(torch.zeros(1, *image_shape)).shape
+                image_shape = (channels, height, width)
+        return ComposeParameters(tuple(parts))
 
     def apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
         return by_tiles(self._apply, images, prepare(images, parameters))

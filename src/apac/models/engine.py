@@ -12,13 +12,14 @@ import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 Network = Callable[[Tensor], Tensor]
 
@@ -53,7 +54,7 @@ def prepare(
     """
     if not isinstance(network, nn.Module) or not _suits(network) or network in _not_prepared:
         return network
-    examples = images[:64].to("cpu", torch.float32).expand(max(2, min(len(images), 64)), -1, -1, -1)
+    examples = images[:64].to("cpu", torch.float32).expand(max(2, min(len(images), 64)), -1, -1, -1).clone()
     if passes * operations(network, examples) < WORTH * len(examples):
         return network
     try:
@@ -68,7 +69,8 @@ def prepare(
 
 
 def _change(logits: Callable[[Tensor], Tensor], ours: Network, theirs: Network, images: Tensor) -> float:
-    return float((logits(ours(images)) - logits(theirs(images))).abs().max())
+    # each with images of its own: a network may work in place
+    return float((logits(ours(images.clone())) - logits(theirs(images.clone()))).abs().max())
 
 
 def serves_threads(network: Network) -> bool:
@@ -99,7 +101,7 @@ def operations(network: nn.Module, images: Tensor) -> int:
     hooks = [layer.register_forward_hook(count) for layer in layers]
     try:
         with evaluating(network):
-            network(images)
+            network(images.clone())
     finally:
         for hook in hooks:
             hook.remove()
@@ -168,13 +170,26 @@ def _eager(network: nn.Module, reason: str) -> Network:
 
 @contextmanager
 def evaluating(network: Network) -> Iterator[None]:
-    """No gradients, and every part of a module in evaluation mode for the while."""
-    training = [part for part in network.modules() if part.training] if isinstance(network, nn.Module) else []
-    for part in training:
-        part.training = False
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for part in training:
-            part.training = True
+    """No gradients, and every part of a module in evaluation mode for the while; of another callable, the modules that
+    it calls."""
+    training: list[nn.Module] = []
+
+    def evaluate(module: nn.Module, *given: Any) -> None:
+        if threading.get_ident() == here:
+            now = [part for part in module.modules() if part.training]
+            training.extend(now)
+            for part in now:
+                part.training = False
+
+    here = threading.get_ident()
+    with ExitStack() as stack:
+        if isinstance(network, nn.Module):
+            evaluate(network)
+        else:
+            stack.callback(register_module_forward_pre_hook(evaluate).remove)
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for part in training:
+                part.training = True
