@@ -22,7 +22,7 @@ mnist-mlp
     uses      Muon, batch 250, momentum 0.95, a warm-up and a cosine from 0.02 over 100 epochs; 58,800 images; in the
               first 80 % of the epochs the weights are tied as those of a convolution (apac/models/tied.py)
     expected  original 0.95 %, plain 0.35 %, APAC 0.32 % (seed 0, M = 1,024)
-    time      an hour to train on one core beside other work; 25 minutes to decide with M = 1,024, 16 times that with all
+    time      an hour to train on one core beside other work; 25 minutes to decide with M = 1,024, 16 times that for all
 mnist-cnn-distinctive
     row       none: the paper describes class-distinctive deformation and does not try it
     command   apac reproduce mnist-cnn-distinctive --out report-distinctive
