@@ -356,16 +356,6 @@ def test_exact_ties_end_at_the_limit_with_a_margin_of_zero():
     assert decision.margin_errors.tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("rule", [apac.Certified(), apac.FixedPasses(3)])
-def test_one_class_has_no_runner_up(rule):
-    decision = apac.Classifier(logits_of([[3.0], [-1.0]]), apac.Compose(), rule).decide(numbered(2))
-    assert decision.labels.tolist() == [0, 0]
-    assert decision.runners_up.tolist() == [-1, -1]
-    assert decision.margins.tolist() == [math.inf] * 2
-    assert decision.margin_errors.tolist() == [0.0] * 2
-    assert decision.passes.tolist() == [16 if rule == apac.Certified() else 3] * 2
-
-
 def test_two_classes_are_decided():
     decision = apac.Classifier(logits_of([[0.0, 15.0], [15.0, 0.0]]), apac.Compose()).decide(numbered(2))
     assert decision.labels.tolist() == [1, 0]

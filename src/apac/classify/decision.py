@@ -28,8 +28,8 @@ class Decision:
     log_scores: Tensor  # (N, K) float64, mean log-probability: minus the expected loss J of each class
     probabilities: Tensor  # (N, K) float64, mean probability
     standard_errors: Tensor  # (N, K) float64, of the quantity that ranks the classes
-    runners_up: Tensor  # (N,) int64, the second best class; -1 where there is none
-    margins: Tensor  # (N,) float64, by how much the label leads in what ranks the classes; inf without a second class
+    runners_up: Tensor  # (N,) int64, the second best class; -1 where the label is
+    margins: Tensor  # (N,) float64, by how much the label leads in what ranks the classes
     margin_errors: Tensor  # (N,) float64, its standard error; NaN where a class was not among the 16 best at first
     passes: Tensor  # (N,) int64; for class-distinctive deformation, of each set
     clipped: Tensor  # (N,) int64, passes in which the clip of a certified rule was active: its bound is then not sure
@@ -46,16 +46,11 @@ class Decision:
 def settle(scores: Scores, pairs: Pairs, clipped: Tensor, why: str, combine: Combine) -> Decision:
     """The decision of images that have had the same passes and stopped for the same reason."""
     ranking = scores.log_mean if combine == "product" else scores.probability_mean
-    images, classes = ranking.shape
+    images = len(ranking)
     ranked = rank(ranking)
-    labels = ranked[:, 0]
-    if classes > 1:
-        runners_up = ranked[:, 1]
-        best_two = ranking.gather(1, ranked[:, :2])
-        margins, errors = best_two[:, 0] - best_two[:, 1], pairs.error(labels, runners_up)
-    else:
-        runners_up = torch.full((images,), -1)
-        margins, errors = torch.full_like(ranking[:, 0], torch.inf), torch.zeros_like(ranking[:, 0])
+    labels, runners_up = ranked[:, 0], ranked[:, 1]
+    best_two = ranking.gather(1, ranked[:, :2])
+    margins, errors = best_two[:, 0] - best_two[:, 1], pairs.error(labels, runners_up)
     if why == "nan":
         labels = runners_up = torch.full((images,), -1)
         margins = errors = torch.full_like(ranking[:, 0], torch.nan)
