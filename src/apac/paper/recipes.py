@@ -34,15 +34,15 @@ cifar10-cnn
     row       CIFAR-10 CNN: original 22.63 %, plain 20.05 %, APAC 10.33 %
     command   apac reproduce cifar10-cnn --out report-cifar10-cnn
     uses      Muon, batch 250, momentum 0.95, a warm-up and a cosine from 0.02 over 160 epochs; 49,000 images
-    expected  not made yet
-    time      not measured yet; --passes 1,4,16,64,256,1024 takes a sixteenth of the deciding
+    expected  original 23.28 %, plain 18.54 %, APAC 11.50 % (seed 0, M = 1,024)
+    time      3 hours to train, 45 minutes to decide with M = 1,024, both beside other work; all M take 16 times that
 cifar10-mlp
     row       CIFAR-10 MLP: original 55.96 %, plain 23.20 %, APAC 14.07 %
     command   apac reproduce cifar10-mlp --out report-cifar10-mlp
     uses      Muon, batch 500, momentum 0.95, a warm-up and a cosine from 0.03 over 120 epochs; 49,000 images; in the
               first 85 % of the epochs the weights are tied as those of a convolution (apac/models/tied.py)
-    expected  not made yet
-    time      not measured yet; --passes 1,4,16,64,256,1024 takes a sixteenth of the deciding
+    expected  original 34.99 %, plain 25.63 %, APAC 16.67 % (seed 0, M = 64)
+    time      100 minutes to train on one core beside other work; 7 minutes to decide with M = 64, 64 for M = 1,024
 """
 
 from __future__ import annotations
