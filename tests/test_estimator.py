@@ -145,6 +145,18 @@ def test_wrong_parameters_are_refused_by_fit_in_one_sentence(options, sentence, 
         quick(**options).fit(*blobs)
 
 
+def test_the_network_is_built_for_what_the_deformation_makes():
+    def crop(image: torch.Tensor) -> torch.Tensor:
+        top = int(torch.randint(0, 3, ()))
+        return image[:, top : top + 6, :6]
+
+    X, y = np.random.default_rng(0).random((20, 1, 8, 8)), np.arange(20) % 2
+    with pytest.raises(ValueError, match=r"makes \(1, 6, 6\) of images \(1, 8, 8\).*give a resize or a crop"):
+        quick(deformation=apac.from_callable(crop)).fit(X, y)
+    u = apac.from_callable(crop, after=lambda image: image[:, :6, :6])
+    assert quick(deformation=u, rule=apac.FixedPasses(2), epochs=1).fit(X, y).network_[1].in_features == 36
+
+
 def test_one_class_is_refused(blobs):
     with pytest.raises(ValueError, match="y has one class only, 'a'; a classifier needs two or more"):
         quick().fit(blobs[0], ["a"] * len(blobs[0]))

@@ -135,10 +135,10 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._standardise(array)
         seed = int(check_random_state(self.random_state).randint(2**31))
         samples = self._samples(array)
-        _, channels, height, width = samples.shape
         deformation = Jitter(0.1) if self.deformation is None else self.deformation
         rule = Certified(error=0.01, limit=1024) if self.rule is None else self.rule
         training = Training(deformation, self.epochs, self.batch, self.rate, self.l2, seed)
+        _, channels, height, width = deformation.fixed(samples[:1]).shape
         with seeding() as seed_all:
             seed_all(seed)
             self.network_ = self._build((channels, height, width))
