@@ -16,7 +16,7 @@ SOURCE = Path(apac.__file__).parent
 # A module imports only from layers above its own, or from its own folder.
 LAYERS = [
     {"errors", "progress", "memory"},
-    {"storage", "randomness", "arguments", "threads"},
+    {"storage", "randomness", "arguments", "threads", "machine"},
     {"deform", "data", "models"},
     {"classify", "training", "adapters"},
     {"run_folder", "estimator"},

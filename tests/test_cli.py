@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import re
 import shlex
@@ -407,6 +408,18 @@ def test_a_class_distinctive_recipe_is_shown_beside_the_class_indistinctive_one(
     page = (out / "report.html").read_text()
     for words in ("class-distinctive deformation", "class-indistinctive deformation", "not tried", "0.23 %"):
         assert f"<td>{words}</td>" in page
+    assert "APAC, 2 × 4 passes" in page
+    for words in ("class-distinctive deformation, passes with each of 2 sets", "class-indistinctive deformation"):
+        assert f" test images, {words}<" in page
+    wrong = [set(form[name]["evaluation"]["wrong"]) for name in form]
+    assert f"for {len(wrong[1] - wrong[0])} images, and the other way round for {len(wrong[0] - wrong[1])} (" in page
+    assert "and the other way round" in result.stdout
+    lines = (out / "results.csv").read_text().splitlines()
+    assert [line.split(",")[:3] for line in lines[:2]] == [
+        ["training", "rule", "passes"],
+        ["distinctive", "plain", "1"],
+    ]
+    assert [line.split(",")[0] for line in lines[1:]] == ["distinctive"] * 3 + ["indistinctive"] * 3
     assert sorted(path.stem for path in out.glob("*.png")) == ["deformed-samples", "error-against-m", "misclassified"]
     assert "deciding, class-indistinctive deformation: 100 %" in result.stderr
 
@@ -445,7 +458,58 @@ def test_hours_decide_the_epochs_which_a_resumed_training_keeps(tmp_path, few, t
         assert call("reproduce", "mnist-cnn", "--out", out, "--resume", *more).exit_code == 0
         form = json.loads((out / "results.json").read_text())["trainings"]
         assert [form[name]["config"]["epochs"] for name in ("deformed", "original")] == [5, 1]
-        assert "--seed 0 --hours H, for 5 epochs" in (out / "report.html").read_text()
+        assert "apac reproduce mnist-cnn --seed 0 --epochs 5<" in (out / "report.html").read_text()
+    assert call("reproduce", "mnist-cnn", "--out", out, "--resume", "--epochs", 5).exit_code == 0
+    said = refusal("reproduce", "mnist-cnn", "--out", out, "--resume", "--epochs", 6)
+    assert "runs/deformed holds a run of another configuration (epochs 5, not 6); resume it" in said
+
+
+def test_epochs_are_chosen_in_one_way(tmp_path):
+    ways = (["--hours", 1], ["--epochs", 2], ["--schedule", "paper"])
+    for first, second in itertools.combinations(ways, 2):
+        said = refusal("reproduce", "mnist-cnn", "--out", tmp_path / "r", *first, *second)
+        assert "each of --hours, --epochs and --schedule paper decides the number of epochs; choose one" in said
+
+
+def test_a_folder_of_another_configuration_is_refused_before_anything_is_made(tmp_path, few, tiny, monkeypatch):
+    from apac.paper import recipes
+
+    monkeypatch.setitem(recipes.RECIPES, "mnist-mlp", replace(recipes.RECIPES["mnist-cnn"], name="mnist-mlp"))
+    monkeypatch.setattr(recipes, "TABLE", ("mnist-cnn", "mnist-mlp"))
+    out = tmp_path / "all"
+    assert call("reproduce", "mnist-mlp", "--out", out / "mnist-mlp").exit_code == 0
+    said = refusal("reproduce", "all", "--out", out, "--resume", "--seed", 1)
+    assert "mnist-mlp/runs/deformed holds a run of another configuration (seed 0, not 1); resume it" in said
+    assert not (out / "mnist-cnn").exists()
+
+
+def test_the_folder_of_a_table_is_not_taken_for_that_of_a_recipe(tmp_path, few, tiny):
+    out = tmp_path / "all"
+    result = call("reproduce", "all", "--out", out)
+    assert result.exit_code == 0
+    assert "mnist-cnn: 2 epochs with deformed data and 1 with original data, then up to 4 passes" in result.stdout
+    assert "mnist-cnn: training, deformed data: 100 %" in result.stderr
+    page = (out / "report.html").read_bytes()
+    for more in ([], ["--resume"], ["--overwrite"]):
+        said = refusal("reproduce", "mnist-cnn", "--out", out, *more)
+        assert f"holds the paper's table, with a folder for each recipe; choose {out / 'mnist-cnn'}" in said
+    assert (out / "report.html").read_bytes() == page
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "report.html").write_text("mine")
+    assert "already holds a report" in refusal("reproduce", "all", "--out", tmp_path / "other")
+
+
+def test_ctrl_c_before_anything_is_replaced_says_to_overwrite_still(tmp_path, few, tiny, monkeypatch):
+    def stop(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "report"
+    assert call("reproduce", "mnist-cnn", "--out", out).exit_code == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    monkeypatch.setattr("apac.paper.recipes.epochs_within", stop)
+    result = call("reproduce", "mnist-cnn", "--out", out, "--overwrite", "--hours", 1)
+    assert "nothing was replaced; go on with: apac reproduce mnist-cnn --seed 0 --hours 1 --overwrite" in result.stderr
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 def test_ctrl_c_says_how_to_go_on_with_all_that_was_asked(tmp_path, few, tiny, monkeypatch):
@@ -547,7 +611,6 @@ def test_a_bad_image_is_refused_in_one_sentence(run, tmp_path, make, sentence):
         (["classify", "RUN", "x.png", "--passes", 0], "must be a whole number of at least 1, got 0"),
         (["reproduce", "imagenet", "--out", "OUT"], "there is no recipe 'imagenet'; choose one of mnist-5k-cnn"),
         (["reproduce", "--schedule", "fast", "--out", "OUT"], 'the schedule of a recipe is "short" or "paper"'),
-        (["reproduce", "--schedule", "paper", "--hours", 1, "--out", "OUT"], "leave out --hours"),
         (["reproduce", "--hours", 0, "--out", "OUT"], "--hours takes a number above 0"),
         (["reproduce", "--hours", "inf", "--out", "OUT"], "--hours takes a number above 0"),
         (["reproduce", "--hours", "nan", "--out", "OUT"], "--hours takes a number above 0"),

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from apac import data, models, run_folder
+from apac import data, machine, models, run_folder
 from apac.classify.classifier import Classifier
 from apac.classify.sequential import Certified
 from apac.classify.stopping import Combine, FixedPasses, Rule
@@ -230,5 +228,6 @@ def _save(run: Run, folder: Path) -> None:
 
 
 def _versions() -> dict[str, str]:
-    packages = {name: version(name) for name in ("augmented-pattern-classification", "torch", "numpy")}
-    return packages | {"python": platform.python_version(), "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
+    here = machine.describe()
+    packages = here.pop("versions")
+    return {name: str(value) for name, value in (packages | here).items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,21 @@ def check_free(folder: Path, config: TrainConfig, *, resume: bool, overwrite: bo
             f"{folder} already holds a run; go on with it by --resume, replace it by --overwrite, "
             f"or choose another folder."
         )
-    if read_config(folder) != config:
+    there = read_config(folder)
+    if there != config:
         raise InputError(
-            f"{folder} holds a run of another configuration; resume it with its own, or choose another folder."
+            f"{folder} holds a run of another configuration ({_differences(there, config)}); resume it with its own, "
+            f"or choose another folder."
         )
+
+
+def _differences(there: TrainConfig, asked: TrainConfig) -> str:
+    found = []
+    for name in (each.name for each in fields(asked) if each.compare):
+        ours, theirs = getattr(asked, name), getattr(there, name)
+        if ours != theirs:
+            found.append(f"another {name}" if name == "deformation" else f"{name} {theirs}, not {ours}")
+    return "; ".join(found)
 
 
 def claim(folder: Path, config: TrainConfig, images: str, *, resume: bool) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from apac import models
-from apac.bench import deciding, deforming, machine, peers, result, training
+from apac.bench import deciding, deforming, limit, peers, result, training
 from apac.bench.race import Entry, race
 from apac.cli import app
 from apac.errors import InputError
@@ -26,7 +26,7 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (deforming, deciding):
         monkeypatch.setattr(module, "IMAGES", 8)
     monkeypatch.setattr(training, "STEPS", dict.fromkeys(models.BUILDERS, 1))
-    monkeypatch.setattr(machine, "SIZE", 16)
+    monkeypatch.setattr(limit, "SIZE", 16)
     monkeypatch.setattr(peers, "installed", lambda *names: False)
 
 

@@ -20,6 +20,7 @@ from apac.paper import recipes, report, table
 from apac.paper.figures import curves, linear_output
 from apac.paper.figures import images as pictures
 from apac.randomness import generator
+from apac.training import budget
 from decisions import made
 
 PER_CLASS = apac.PerClass({1: apac.Compose()}, default=apac.Flip(), classes=10)
@@ -54,28 +55,37 @@ def test_the_papers_schedule_is_the_papers(name):
     for config in trainings.values():
         assert (config.epochs, config.batch, config.rate, config.l2) == (15_000, 100, rate, l2)
         assert (config.schedule, config.optimizer, config.momentum) == ("paper", "sgd", 0.9)
-        assert (config.warmup, config.average, config.validation, config.seed) == (0, 0, 0, 3)
+        assert (config.warmup, config.average, config.validation, config.tied, config.seed) == (0, 0, 0, 0, 3)
+    preset = apac.presets.mnist() if "mnist" in name else apac.presets.cifar10()
+    assert [config.deformation for config in trainings.values()] == [preset, apac.Compose()]
 
 
 def test_a_recipe_takes_as_many_epochs_as_the_hours_allow(monkeypatch):
     recipe, images = recipes.find("mnist-cnn"), torch.zeros(60_000, 1, 28, 28, dtype=torch.uint8)
-    asked = []
-    monkeypatch.setattr(recipes, "epochs_within", lambda config, images, seconds: asked.append(seconds) or 60)
-    shorter = recipe.within(2, images)
-    assert [config.epochs for config in shorter.trainings.values()] == [60, 12]
-    assert asked == [pytest.approx(2 * 3600 / (1 + recipe.share))]
+    monkeypatch.setattr(budget, "_seconds_a_step", lambda config, images: 100 / 590)  # 590 steps: 100 s an epoch
+    assert [config.epochs for config in recipe.within(2, images).trainings.values()] == [60, 12]
+
+
+def test_the_class_distinctive_recipe_is_gentler_with_1_and_7_alone():
+    usual = apac.presets.mnist()
+    gentle = apac.Compose(apac.Homography(std=0.1, shear=0.05), *usual.parts[1:])
+    assert usual.parts[0] == apac.Homography(std=0.1)  # and so is its shear
+    assert recipes.DISTINCTIVE.of_class == tuple(gentle if c in (1, 7) else usual for c in range(10))
 
 
 def test_the_summary_is_in_the_order_given_with_the_papers_numbers_beside():
     deformed = evaluation(0.0105, Row(1, 0.03, 0.03, 0.01), Row(16384, 0.0023, 0.0024, 0.0001))
     paper = recipes.PAPER_TABLE["mnist-cnn"]
-    summary = table.summary({"original": evaluation(0.022), "deformed": deformed}, paper)
+    one = {"original": 1, "deformed": 1}
+    summary = table.summary({"original": evaluation(0.022), "deformed": deformed}, paper, one)
     assert summary.rows == (
         ("original data", "plain", "2.20 % ± 0.46", "0.69 %"),
         ("deformed data", "plain", "1.05 % ± 0.32", "0.39 %"),
         ("deformed data", "APAC, 16,384 passes", "0.23 % ± 0.15", "0.23 %"),
     )
-    assert [row[3] for row in table.summary({"distinctive": deformed}, paper).rows] == ["not tried"] * 2
+    rows = table.summary({"distinctive": deformed}, paper, {"distinctive": 2}).rows
+    assert [row[3] for row in rows] == ["not tried"] * 2
+    assert rows[1][1] == "APAC, 2 × 16,384 passes"
     assert table.changes(deformed) == "APAC corrected 2 and spoiled 1 of the 1,000 plain predictions (McNemar p = 1)."
 
 
@@ -105,7 +115,7 @@ def test_figures_are_drawn_for_grey_and_colour_images_with_and_without_errors(sh
         curves.error_against_m(result, result),
         pictures.misclassified(images, labels, result, classes),
         pictures.misclassified(images, labels, right, classes),
-        pictures.corrected(images[:1], labels[:1], classifier, images[:1], classes),
+        pictures.corrected(images[:1], int(labels[0]), classifier, result.scores.log_mean[0], images[:1], classes),
         pictures.first_layer_weights({"a": network, "b": network}, shape),
     ]
     for picture in drawn:

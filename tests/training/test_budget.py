@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
 from apac.errors import InputError
+from apac.paper import recipes
 from apac.training import budget
 from apac.training.config import TrainConfig
 
 IMAGES = torch.zeros(1000, 1, 28, 28, dtype=torch.uint8)
 
 
-def test_epochs_are_the_seconds_over_those_of_an_epoch(monkeypatch):
+def test_epochs_are_as_many_as_fit_together(monkeypatch):
     monkeypatch.setattr(budget, "_seconds_a_step", lambda config, images: 0.5)
     config = TrainConfig("mnist", "cnn", batch=90, validation=0.1)  # 900 images: 10 steps, 5 s an epoch
-    assert budget.epochs_within(config, IMAGES, 52) == 10
-    assert budget.epochs_within(config, IMAGES, 5) == 1
-    with pytest.raises(InputError, match=r"one epoch of mnist-cnn takes 5 s .* only 4.9 s; give more hours"):
-        budget.epochs_within(config, IMAGES, 4.9)
+
+    def twice(epochs: int) -> list[TrainConfig]:
+        return [replace(config, epochs=epochs), replace(config, epochs=max(1, epochs // 5))]
+
+    assert budget.epochs_within(twice, IMAGES, 62) == 10
+    assert budget.epochs_within(twice, IMAGES, 10) == 1
+    with pytest.raises(InputError, match=r"one epoch of mnist-cnn takes 5 s .* only 9.9 s; give more hours"):
+        budget.epochs_within(twice, IMAGES, 9.9)
+    for endless in (1e300, math.inf):
+        with pytest.raises(InputError, match=r"the paper's 15,000 epochs in 25 hours on this machine; give fewer"):
+            budget.epochs_within(twice, IMAGES, endless)
+
+
+@pytest.mark.parametrize("hours", [0.05, 0.1, 0.5, 2])
+def test_tied_and_free_epochs_are_counted_as_the_loop_makes_them(hours, monkeypatch):
+    monkeypatch.setattr(budget, "_seconds_a_step", lambda config, images: 11.0 if config.tied else 62.5)
+    recipe = recipes.find("cifar10-mlp")  # two steps an epoch: 22 s tied and 125 s free
+
+    def takes(epochs: int) -> float:
+        made = [(int(0.85 * each.epochs), each.epochs) for each in recipe.of(epochs).trainings.values()]
+        return sum(22 * tied + 125 * (all_ - tied) for tied, all_ in made)
+
+    if takes(1) > 3600 * hours:
+        with pytest.raises(InputError, match="give more hours"):
+            recipe.within(hours, IMAGES)
+        return
+    epochs = recipe.within(hours, IMAGES).deformed.epochs
+    assert takes(epochs) <= 3600 * hours < takes(epochs + 1)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "muon"])

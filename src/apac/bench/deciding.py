@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from apac import models
 from apac.bench import peers
 from apac.bench.deforming import PRESETS
-from apac.bench.machine import matrix_product
+from apac.bench.limit import matrix_product
 from apac.bench.race import Entry, race
 from apac.classify.classifier import Classifier
 from apac.classify.sequential import Certified

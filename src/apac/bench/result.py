@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from apac.bench import deciding, deforming, machine, processes, training
+from apac import machine
+from apac.bench import deciding, deforming, processes, training
 from apac.bench.race import Entry
 from apac.errors import InputError
 from apac.paper.table import Table
 from apac.progress import Progress, silent
 
+PEERS = ("kornia", "albumentations", "scipy", "ttach")
 PARTS = {
     "deform": deforming.measure,
     "decide": deciding.measure,
@@ -30,7 +34,8 @@ def bench(parts: Sequence[str] = tuple(PARTS), rounds: int = 5, *, progress: Pro
 
 
 def to_json(entries: Sequence[Entry], rounds: int) -> dict[str, Any]:
-    return {"machine": machine.describe(), "rounds": rounds, "entries": [entry.to_json() for entry in entries]}
+    where = machine.describe(PEERS) | {"commit": _commit()}
+    return {"machine": where, "rounds": rounds, "entries": [entry.to_json() for entry in entries]}
 
 
 def tables(entries: Sequence[Entry]) -> list[Table]:
@@ -45,3 +50,11 @@ def _table(group: str, entries: list[Entry]) -> Table:
 def _row(entry: Entry) -> tuple[str, str, str, str]:
     value = f"{entry.value:,.0f}" if entry.value >= 100 else f"{entry.value:.2f}"
     return entry.name, value, entry.unit, "" if entry.ratio is None else f"{entry.ratio:.2f}"
+
+
+def _commit() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -11,6 +11,7 @@ import typer
 
 from apac.cli.options import Overwrite, Resume, Seed, numbers_of_passes
 from apac.errors import InputError
+from apac.progress import Progress
 from apac.refusal import kindly
 from apac.terminal import print_table, watched
 
@@ -21,13 +22,16 @@ def reproduce(
         str,
         typer.Argument(
             help="mnist-cnn, mnist-mlp, cifar10-cnn, cifar10-mlp, or all; mnist-5k-cnn, mnist-5k-mlp; "
-            "mnist-cnn-distinctive."
+            "mnist-cnn-distinctive; mnist-mlp-free."
         ),
     ] = "mnist-5k-cnn",
     out: Annotated[Path, typer.Option(help="The folder for the report.")] = Path("report"),
     hours: Annotated[
         float | None,
         typer.Option(help="For the two trainings of a recipe; deciding comes on top.", show_default="its own epochs"),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Of the first training instead.", show_default="the recipe's")
     ] = None,
     schedule: Annotated[str, typer.Option(help="short, or paper: 15,000 epochs with the paper's rates.")] = "short",
     passes: Annotated[str | None, typer.Option(help="The M to evaluate.", show_default="the recipe's")] = None,
@@ -41,51 +45,64 @@ def reproduce(
 
     Without a recipe: the paper's MNIST network on the 5,000 digits that come with the package. all: the rows of the
     paper's table, in a folder each. mnist-cnn-distinctive: class-distinctive deformation beside class-indistinctive.
+    mnist-mlp-free: the MLP with weights that are free from the start, not tied at first.
     """
     from dataclasses import replace
     from functools import partial
 
-    from apac.paper import present, recipes, table, whole
+    from apac.paper import present, recipes, whole
     from apac.paper import reproduce as making
 
     names = recipes.TABLE if recipe == "all" else (recipe,)
     chosen = [recipes.find(name, seed=seed, schedule=schedule) for name in names]
-    if hours is not None and schedule == "paper":
-        raise InputError("the paper's schedule has 15,000 epochs, however long they take; leave out --hours.")
+    if [hours is not None, epochs is not None, schedule == "paper"].count(True) > 1:
+        raise InputError("each of --hours, --epochs and --schedule paper decides the number of epochs; choose one.")
     if hours is not None and not 0 < hours < math.inf:
         raise InputError(f"--hours takes a number above 0, got {hours:g}.")
     if passes is not None:
         chosen = [replace(each, passes=numbers_of_passes(passes)) for each in chosen]
-    if recipe == "all" and (out / "runs").exists():
-        raise InputError(f"{out} holds the report of one recipe; choose another folder for the whole table.")
+    if recipe == "all":
+        whole.check_free(out, resume=resume, overwrite=overwrite)
     folders = [out / each.name if recipe == "all" else out for each in chosen]
     results = []
+    go_on = "--overwrite" if overwrite else "--resume"
     try:
         with watched() as progress:
-            how = partial(making.plan, hours=hours, resume=resume, overwrite=overwrite, progress=progress)
+            how = partial(
+                making.plan, epochs=epochs, hours=hours, resume=resume, overwrite=overwrite, progress=progress
+            )
             chosen = [how(each, folder) for each, folder in zip(chosen, folders, strict=True)]
         for each, folder in zip(chosen, folders, strict=True):
+            print(making.outline(each))
             if overwrite:
                 making.clear(each, folder)
+        go_on = "--resume"
         for each, folder in zip(chosen, folders, strict=True):
             with watched() as progress:
-                result = making.reproduce(each, folder, resume=resume, progress=progress)
+                of_all = partial(_named, each.name, progress) if recipe == "all" else progress
+                result = making.reproduce(each, folder, resume=resume, progress=of_all)
                 present.write(result, folder)
             results.append(result)
             for shown in present.tables(result):
                 print_table(shown)
-            print(table.changes(result.evaluation))
+            print(*present.sentences(result), sep="\n")
             seconds = f"training {result.training:,.0f} s, deciding {result.deciding:,.0f} s"
             print(f"wrote {folder / 'report.html'} ({seconds})")
     except KeyboardInterrupt:
         more = "" if passes is None else f"--passes {passes} "
         more += "--schedule paper " if schedule == "paper" else ""
         more += "" if hours is None else f"--hours {hours:g} "
+        more += "" if epochs is None else f"--epochs {epochs} "
+        done = "what is done is kept" if go_on == "--resume" else "nothing was replaced"
         raise KeyboardInterrupt(
-            f"stopped, and what is done is kept; go on with: "
-            f"apac reproduce {recipe} --seed {seed} {more}--resume --out {shlex.quote(str(out))}"
+            f"stopped, and {done}; go on with: "
+            f"apac reproduce {recipe} --seed {seed} {more}{go_on} --out {shlex.quote(str(out))}"
         ) from None
     if recipe == "all":
         whole.write(results, out)
         print_table(whole.errors(results))
         print(f"wrote {out / 'report.html'}")
+
+
+def _named(name: str, progress: Progress, task: str, done: int, total: int, note: str = "") -> None:
+    progress(f"{name}: {task}", done, total, note)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from apac.classify.stopping import FixedPasses
+from apac import machine
+from apac.deform.per_class import PerClass
 from apac.evaluate import Evaluation
 from apac.paper import report, table
 from apac.paper.figures import curves, images
@@ -43,7 +44,7 @@ def write(result: Result, out: Path) -> None:
     for name, picture in pictures.items():
         write_bytes(out / f"{name}.png", picture.png)
     write_json(out / "results.json", to_json(result))
-    write_text(out / "results.csv", result.evaluation.to_csv())
+    write_text(out / "results.csv", to_csv(result))
     write_text(out / "report.html", _html(result, pictures))
 
 
@@ -56,7 +57,7 @@ def draw(result: Result) -> dict[str, Picture]:
     found["error-against-m"] = Picture(
         "Error against M",
         _error_against_m(result),
-        f"The more passes, the better the expected loss of each class is known. {table.changes(result.evaluation)}",
+        f"The more passes, the better the expected loss of each class is known. {' '.join(sentences(result))}",
     )
     if result.certified:
         found["certified"] = Picture(
@@ -79,7 +80,7 @@ def _corrected(result: Result) -> dict[str, Picture]:
     """Two images that APAC corrects: the one that it is surest of, and the one that plain prediction just misses."""
     dataset, run, evaluation = result.dataset, result.run, result.evaluation
     labels, classes = dataset.test_labels, dataset.classes
-    classifier = run.classifier(FixedPasses(evaluation.rows[-1].passes), seed=run.config.seed)
+    classifier = run.classifier(seed=run.config.seed)
     inputs = run.normalise(dataset.test_images)
     assert evaluation.scores is not None
     means = evaluation.scores.log_mean
@@ -93,10 +94,10 @@ def _corrected(result: Result) -> dict[str, Picture]:
     return {
         "corrected": Picture(
             "How APAC decides",
-            images.corrected(inputs[one], labels[one], classifier, pixels[one], classes),
+            images.corrected(inputs[one], int(labels[surest]), classifier, means[surest], pixels[one], classes),
             "A test image that the plain prediction gets wrong and APAC gets right. Bars beside an image: its two "
             "most probable classes, blue for the truth. The mean log-probability "
-            "weighs what the network says of all virtual samples.",
+            f"weighs what the network says of all {evaluation.rows[-1].passes:,} virtual samples.",
         ),
         "linear-output": Picture(
             "Between two classes",
@@ -152,7 +153,7 @@ def to_json(result: Result) -> dict[str, Any]:
     }
     return {
         "recipe": recipe.name,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine.describe(),  # that decided and wrote; `versions` below are those of the trainings
         "seconds": {"training": round(result.training, 1), "deciding": round(result.deciding, 1)},
         "paper_percent": {name: asdict(errors) for name, errors in recipe.paper.items()},
         "certified": [certainty.to_json() for certainty in result.certified],
@@ -160,9 +161,20 @@ def to_json(result: Result) -> dict[str, Any]:
     }
 
 
+def to_csv(result: Result) -> str:
+    """A line for each training and rule."""
+    text = io.StringIO()
+    for name, evaluation in _evaluations(result).items():
+        head, *lines = evaluation.to_csv().splitlines()
+        if not text.tell():
+            print(f"training,{head}", file=text)
+        print(*(f"{name},{line}" for line in lines), sep="\n", file=text)
+    return text.getvalue()
+
+
 def tables(result: Result) -> list[table.Table]:
     """What the command prints."""
-    found = [table.error_against_m(result.evaluation)]
+    found = _by_passes(result)
     if result.certified:
         found.append(table.certainties(result.certified, result.evaluation))
     return [*found, summary(result)]
@@ -170,7 +182,33 @@ def tables(result: Result) -> list[table.Table]:
 
 def summary(result: Result) -> table.Table:
     """The recipe's part of the paper's Table 2, the recipe's own training last."""
-    return table.summary(dict(reversed(_evaluations(result).items())), result.recipe.paper)
+    return table.summary(dict(reversed(_evaluations(result).items())), result.recipe.paper, _sets(result))
+
+
+def sentences(result: Result) -> list[str]:
+    """What APAC changed against the plain prediction, and against the other training."""
+    (name, evaluation), (other_name, other) = _evaluations(result).items()
+    if not other.rows:
+        return [table.changes(evaluation)]
+    both = [f"After {LABELS[n]}: {table.changes(e)}" for n, e in ((name, evaluation), (other_name, other))]
+    return [*both, table.against(evaluation, name, other, other_name)]
+
+
+def _by_passes(result: Result) -> list[table.Table]:
+    """A table for each training that has virtual samples to pass."""
+    found, sets = {name: each for name, each in _evaluations(result).items() if each.rows}, _sets(result)
+    if len(found) == 1:
+        return [table.error_against_m(result.evaluation)]
+    return [
+        table.error_against_m(each, LABELS[name] + (f", passes with each of {sets[name]} sets" * (sets[name] > 1)))
+        for name, each in found.items()
+    ]
+
+
+def _sets(result: Result) -> dict[str, int]:
+    """N_d of each training by name."""
+    made = {name: run.config.deformation for name, run in _runs(result).items()}
+    return {name: len(each.sets) if isinstance(each, PerClass) else 1 for name, each in made.items()}
 
 
 def _runs(result: Result) -> dict[str, Run]:
@@ -194,7 +232,7 @@ def _html(result: Result, pictures: dict[str, Picture]) -> str:
             f"images, with {held:,} held out.",
         ),
         *(report.Section(each.title, picture=each.png, caption=each.caption) for each in pictures.values()),
-        report.Section("All M", table=table.error_against_m(result.evaluation)),
+        *(report.Section("All M", table=each) for each in _by_passes(result)),
     ]
     if result.certified:
         sections.append(report.Section("Certified", table=table.certainties(result.certified, result.evaluation)))
@@ -220,9 +258,7 @@ def _command(recipe: Recipe) -> str:
         command += f" --passes {','.join(map(str, recipe.passes))}"
     if recipe.deformed == paper.deformed:
         return f"{command} --schedule paper"
-    return (
-        command if recipe.deformed == short.deformed else f"{command} --hours H, for {recipe.deformed.epochs:,} epochs"
-    )
+    return command if recipe.deformed == short.deformed else f"{command} --epochs {recipe.deformed.epochs}"
 
 
 def _training(run: Run) -> str:

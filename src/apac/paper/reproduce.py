@@ -11,7 +11,7 @@ from apac.certainty import Certainty, certify
 from apac.data.base import Dataset
 from apac.errors import InputError
 from apac.evaluate import Evaluation, evaluate
-from apac.paper.recipes import LABELS, ORIGINAL, Recipe
+from apac.paper.recipes import LABELS, ORIGINAL, TABLE, Recipe
 from apac.progress import Progress, silent
 from apac.run import Run, train
 from apac.summing import key_of
@@ -38,6 +38,7 @@ def plan(
     recipe: Recipe,
     out: Path,
     *,
+    epochs: int | None = None,
     hours: float | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -45,12 +46,18 @@ def plan(
 ) -> Recipe:
     """The recipe as it can be made in `out`, or a refusal; changes nothing.
 
-    With `hours`, as many epochs as both trainings can make in that time; a training that is resumed keeps its number.
+    With so many epochs, or as many as both trainings can make in so many hours; a training that is resumed keeps its
+    number.
     """
     if resume and overwrite:
         raise InputError("choose --resume to go on with a report or --overwrite to replace it, not both.")
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; a report needs a folder.")
+    rows = [name for name in TABLE if (out / name / "runs").is_dir()]
+    if rows:
+        raise InputError(
+            f"{out} holds the paper's table, with a folder for each recipe; choose {out / rows[0]}, or another folder."
+        )
     dataset = data.load(recipe.deformed.data, progress=progress)
     own, others = _runs(recipe, out)
     if resume and others:
@@ -61,9 +68,24 @@ def plan(
             f"or choose another folder."
         )
     first = out / "runs" / next(iter(recipe.trainings))
-    if resume and first in own:
-        return replace(recipe, deformed=replace(recipe.deformed, epochs=run_folder.read_config(first).epochs))
-    return recipe if hours is None else recipe.within(hours, dataset.train_images)
+    if epochs is not None:
+        recipe = recipe.of(epochs)
+    elif resume and first in own:
+        recipe = recipe.of(run_folder.read_config(first).epochs)
+    elif hours is not None:
+        recipe = recipe.within(hours, dataset.train_images)
+    for name, config in recipe.trainings.items():
+        run_folder.check_free(out / "runs" / name, config, resume=resume, overwrite=overwrite)
+    return recipe
+
+
+def outline(recipe: Recipe) -> str:
+    """What is to be made, in a sentence."""
+    (first, config), (other, beside) = recipe.trainings.items()
+    return (
+        f"{recipe.name}: {config.epochs:,} epochs with {LABELS[first]} and {beside.epochs:,} with {LABELS[other]}, "
+        f"then up to {max(recipe.passes):,} passes of each test image."
+    )
 
 
 def clear(recipe: Recipe, out: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from apac.certainty import Agreement, Certainty
 from apac.classify.decision import rank
-from apac.evaluate import Evaluation
+from apac.evaluate import Evaluation, mcnemar
 from apac.paper.recipes import LABELS, Errors
 
 
@@ -20,22 +20,22 @@ class Table:
     last: bool = True  # whether the last row is the one to look at
 
 
-def error_against_m(evaluation: Evaluation) -> Table:
-    """The plain prediction and APAC at each M."""
+def error_against_m(evaluation: Evaluation, trained: str = "") -> Table:
+    """The plain prediction and APAC at each M, and how the network was trained, if that is to be told apart."""
     plain = ("plain", "1", percent(evaluation.plain), percent(evaluation.plain), percent(evaluation.plain_top2))
     rows = tuple(
         ("APAC", f"{row.passes:,}", percent(row.product), percent(row.sum), percent(row.top2))
         for row in evaluation.rows
     )
     return Table(
-        f"Error on {evaluation.images:,} test images",
+        f"Error on {evaluation.images:,} test images" + (f", {trained}" if trained else ""),
         ("decision", "passes", "product", "sum", "top-2"),
         (plain, *rows),
     )
 
 
-def summary(evaluations: Mapping[str, Evaluation], paper: Mapping[str, Errors]) -> Table:
-    """The trainings by name, with the paper's errors beside those that it made."""
+def summary(evaluations: Mapping[str, Evaluation], paper: Mapping[str, Errors], sets: Mapping[str, int]) -> Table:
+    """The trainings by name, with the paper's errors beside those that it made; `sets` are the N_d of each."""
 
     def here(error: float) -> str:
         return f"{percent(error)} ± {100 * math.sqrt(error * (1 - error) / images):.2f}"
@@ -49,7 +49,7 @@ def summary(evaluations: Mapping[str, Evaluation], paper: Mapping[str, Errors]) 
         rows.append((LABELS[name], "plain", here(evaluation.plain), there(theirs.plain if theirs else None)))
         if evaluation.rows:
             largest = evaluation.rows[-1]
-            rule = f"APAC, {largest.passes:,} passes"
+            rule = f"APAC, {f'{sets[name]} × ' if sets[name] > 1 else ''}{largest.passes:,} passes"
             rows.append((LABELS[name], rule, here(largest.product), there(theirs.apac if theirs else None)))
     title = f"Test error on {images:,} images, ± one standard error of such a share"
     return Table(title, ("trained on", "decided by", "here", "paper"), tuple(rows))
@@ -60,6 +60,15 @@ def changes(evaluation: Evaluation) -> str:
     return (
         f"APAC corrected {len(evaluation.corrected)} and spoiled {len(evaluation.spoiled)} of the "
         f"{evaluation.images:,} plain predictions (McNemar p = {evaluation.mcnemar:.2g})."
+    )
+
+
+def against(evaluation: Evaluation, name: str, other: Evaluation, other_name: str) -> str:
+    """What APAC decides otherwise after another training, in a sentence."""
+    ours, theirs = set(other.wrong) - set(evaluation.wrong), set(evaluation.wrong) - set(other.wrong)
+    return (
+        f"With {LABELS[name]} APAC is right where it is wrong with {LABELS[other_name]} for {len(ours)} images, and "
+        f"the other way round for {len(theirs)} (McNemar p = {mcnemar(len(ours), len(theirs)):.2g})."
     )
 
 

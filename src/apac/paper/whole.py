@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from apac.errors import InputError
 from apac.paper import report, table
 from apac.paper.figures import curves
 from apac.paper.reproduce import Result
 from apac.storage import write_bytes, write_text
 
 NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
+
+
+def check_free(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that the table may not use; changes nothing. Those of its recipes are for `reproduce.plan`."""
+    if (out / "runs").exists():
+        raise InputError(f"{out} holds the report of one recipe; choose another folder for the whole table.")
+    if not (resume or overwrite) and (out / "report.html").exists():
+        raise InputError(
+            f"{out} already holds a report; go on with it by --resume, replace it by --overwrite, or choose another "
+            f"folder."
+        )
 
 
 def write(results: Sequence[Result], out: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,21 +17,33 @@ from apac.training import loop
 from apac.training.config import TrainConfig
 
 MEASURED = 5.0  # seconds
+MOST = 15_000  # epochs, the paper's
 
 
-def epochs_within(config: TrainConfig, images: Tensor, seconds: float) -> int:
-    """The epochs that this training of images (N, C, H, W) uint8 can make in so many seconds on this machine."""
+def epochs_within(trainings: Callable[[int], Sequence[TrainConfig]], images: Tensor, seconds: float) -> int:
+    """The largest number of epochs for which `trainings` of it, of images (N, C, H, W) uint8, take together no more
+    than so many seconds on this machine. They differ in deformation and epochs; the first is measured."""
+    config = trainings(1)[0]
     steps = math.ceil(round((1 - config.validation) * len(images)) / config.batch)
-    step = _seconds_a_step(replace(config, tied=0.0), images)
-    if config.tied:
-        step = config.tied * _seconds_a_step(config, images) + (1 - config.tied) * step
-    epoch = steps * step
-    if seconds < epoch:
+    free = steps * _seconds_a_step(replace(config, tied=0.0), images)
+    tied = steps * _seconds_a_step(config, images) if config.tied else free
+
+    def takes(epochs: int) -> float:
+        first = [(loop.tied_epochs(each), each.epochs) for each in trainings(epochs)]
+        return sum(count * tied + (total - count) * free for count, total in first)
+
+    found = bisect_right(range(1, MOST + 1), seconds, key=takes)
+    if not found:
         raise InputError(
-            f"one epoch of {config.network} takes {epoch:.2g} s on this machine, and this training may take only "
+            f"one epoch of {config.network} takes {free:.2g} s on this machine, and the two trainings may take only "
             f"{seconds:.2g} s; give more hours."
         )
-    return int(seconds / epoch)
+    if found == MOST:
+        raise InputError(
+            f"{config.network} makes the paper's {MOST:,} epochs in {takes(MOST) / 3600:.2g} hours on this machine; "
+            f"give fewer hours, or --schedule paper."
+        )
+    return found
 
 
 def _seconds_a_step(config: TrainConfig, images: Tensor) -> float:

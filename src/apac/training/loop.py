@@ -103,6 +103,11 @@ def start(network: nn.Module, config: Training) -> State:
     return State(network, copy.deepcopy(network) if config.average else None, _optimizer(network, config))
 
 
+def tied_epochs(config: Training) -> int:
+    """How many epochs, the first, an MLP's weights are tied."""
+    return int(config.tied * config.epochs)
+
+
 def untie(state: State, config: Training, shape: Sequence[int]) -> None:
     """Go on with the MLP that the tied network of images of this shape is; momentum begins anew."""
     assert isinstance(state.network, nn.Sequential) and isinstance(state.averaged, nn.Sequential | None)
@@ -149,7 +154,7 @@ def advance(
     began = time.monotonic() - state.seconds
     make = partial(_virtual_samples, config, images, labels)
     for virtual, targets in batches(make, state.step, total, ahead=ahead):
-        if state.tied and state.step >= steps * int(config.tied * config.epochs):
+        if state.tied and state.step >= steps * tied_epochs(config):
             untie(state, config, images.shape[1:])
         rate = rate_at(config, state.step, steps)
         for group in state.optimizer.param_groups:

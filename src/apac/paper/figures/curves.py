@@ -11,7 +11,7 @@ from torch import Tensor
 from apac.certainty import Certainty
 from apac.classify.decision import Decision
 from apac.evaluate import Evaluation
-from apac.paper.figures.canvas import APAC, NETWORKS, ORIGINAL, PLAIN, SUM, blank, passes_axis, png
+from apac.paper.figures.canvas import APAC, NETWORKS, ORIGINAL, PLAIN, SUM, blank, error_axis, passes_axis, png
 
 
 def error_against_m(deformed: Evaluation, original: Evaluation) -> bytes:
@@ -30,8 +30,8 @@ def error_against_m(deformed: Evaluation, original: Evaluation) -> bytes:
         axes.axhline(100 * error, color=colour, linestyle=":", label=f"{text}: {100 * error:.2f} %")
     passes_axis(axes)
     axes.set_xticks(passes)
-    axes.set(xlabel="M, passes of each test image", ylabel="test error (%)", ylim=(0, None))
-    axes.grid(axis="y", alpha=0.3)
+    axes.set_xlabel("M, passes of each test image")
+    error_axis(axes, [deformed.plain, original.plain, *(min(row.sum, row.product) for row in deformed.rows)])
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return png(figure)
 
@@ -46,9 +46,10 @@ def networks_against_m(evaluations: Mapping[str, Evaluation]) -> bytes:
         text = f"{name}, plain: {100 * evaluation.plain:.2f} %"
         axes.axhline(100 * evaluation.plain, color=colour, linestyle=":", label=text)
     passes_axis(axes)
-    axes.set(xlabel="M, passes of each test image", ylabel="test error (%)", ylim=(0, None))
-    axes.set_xticks(sorted({row.passes for evaluation in evaluations.values() for row in evaluation.rows}))
-    axes.grid(axis="y", alpha=0.3)
+    rows = [row for evaluation in evaluations.values() for row in evaluation.rows]
+    axes.set_xlabel("M, passes of each test image")
+    axes.set_xticks(sorted({row.passes for row in rows}))
+    error_axis(axes, [row.product for row in rows] + [evaluation.plain for evaluation in evaluations.values()])
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return png(figure)
 
@@ -82,7 +83,8 @@ def certified(certainties: Sequence[Certainty], evaluation: Evaluation) -> bytes
         )
     right.axhline(100 * evaluation.plain, color=PLAIN, linestyle=":", label="plain")
     passes_axis(right)
-    right.set(xlabel="passes of an image, mean", ylabel="test error (%)", ylim=(0, None))
+    right.set_xlabel("passes of an image, mean")
+    error_axis(right, [evaluation.plain, *(row.product for row in rows), *(each.wrong for each in ordered)])
     right.legend(frameon=False, fontsize=9)
     return png(figure)
 

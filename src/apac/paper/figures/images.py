@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from apac.classify.classifier import Classifier
 from apac.deform.base import Deformation
 from apac.evaluate import Evaluation
-from apac.paper.figures.canvas import APAC, PLAIN, bars, blank, png, show_image, top_two
+from apac.paper.figures.canvas import APAC, PLAIN, bars, blank, png, show_image, top_two, words
 from apac.randomness import generator
 from apac.training.loop import deform
 
@@ -51,17 +51,21 @@ def misclassified(images: Tensor, labels: Tensor, evaluation: Evaluation, classe
         truth = int(labels[index])
         place.axis("on")
         show_image(place, images[index])
-        place.text(0.04, 0.96, classes[truth], transform=place.transAxes, va="top", color="#ffd34d", fontsize=11)
+        size = 11 if len(classes[truth]) <= 2 else 8
+        words(place, 0.04, 0.96, classes[truth], transform=place.transAxes, va="top", color="#ffd34d", fontsize=size)
         top_two(place, shares[index], classes, truth)
     if not shown:
         axes[0, 0].text(0.5, 0.5, "none", ha="center")
     return png(figure)
 
 
-def corrected(images: Tensor, labels: Tensor, classifier: Classifier, shown: Tensor, classes: Sequence[str]) -> bytes:
+def corrected(
+    images: Tensor, truth: int, classifier: Classifier, means: Tensor, shown: Tensor, classes: Sequence[str]
+) -> bytes:
     """How one image is decided, images (1, C, H, W) as the network takes them and `shown` (1, C, H, W) in [0, 1]:
-    the plain prediction above; virtual samples, what the network says of each, and their mean log-probability below."""
-    samples, truth = 6, int(labels[0])
+    the plain prediction above; virtual samples, what the network says of each, and `means` (K,), the mean
+    log-probabilities of many passes, below."""
+    samples = 6
     figure = blank(11, 3.9)
     axes = figure.subplots(2, samples + 1, width_ratios=[1] * samples + [2.6])
     for place in axes[0, 1:samples]:
@@ -81,9 +85,7 @@ def corrected(images: Tensor, labels: Tensor, classifier: Classifier, shown: Ten
         said = classifier.plain(virtual_sample(classifier, images, m))[0]
         top_two(axes[1, m], said.exp(), classes, truth)
         axes[1, m].set_title(f"pass {m + 1}", fontsize=9)
-    decision = classifier.decide(images)
-    title = f"mean log-probability of {int(decision.passes[0]):,} passes"
-    bars(axes[1, -1], decision.log_scores[0], classes, truth, title)
+    bars(axes[1, -1], means, classes, truth, "mean log-probability")
     return png(figure)
 
 

@@ -31,16 +31,18 @@ def linear_output(
     ours, plain = virtual[:, [other, truth]], _logits(classifier, image)[0, [other, truth]]
     favour = int((ours[:, 1] > ours[:, 0]).sum())
 
-    figure = blank(10.4, 5.2)
+    figure = blank(10.4, 5.6)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     points_of = {label: _logits(classifier, images[labels == label]) for label in (other, truth)}
+    every = torch.cat([*(points[:, [other, truth]] for points in points_of.values()), ours])
+    reach = (float(every.min()) - 1, float(every.max()) + 1)
     for axes in panels:
         for label, colour in ((other, FIRST), (truth, SECOND)):
             points = points_of[label]
             named = f"class {classes[label]}"
             axes.scatter(points[:, other], points[:, truth], s=5, color=colour, alpha=0.5, label=named)
         axes.axline((0, 0), slope=1, linestyle=":", color="#8a8a8a")  # both classes alike
-        axes.set(xlabel=f"output of class {classes[other]}", aspect="equal")
+        axes.set(xlabel=f"output of class {classes[other]}", xlim=reach, ylim=reach, aspect="equal")
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel(f"output of class {classes[truth]}")
     panels[1].scatter(ours[:, 0], ours[:, 1], s=5, color=VIRTUAL, alpha=0.5, label="virtual samples")

@@ -1,0 +1,21 @@
+"""The hardware's limit: a large matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+SIZE = 2048
+
+
+def matrix_product() -> Callable[[], float]:
+    """A contestant: operations of a product of large matrices in float32, torch's own, on all cores."""
+    left, right = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
+
+    def work() -> float:
+        for _ in range(4):
+            left @ right
+        return 4 * 2 * SIZE**3
+
+    return work
