@@ -43,11 +43,23 @@ def test_a_folder_of_that_name_comes_first(tmp_path, monkeypatch):
 
 
 def test_the_shipped_digits_network_decides_digits(digits):
+    # They are of MNIST's training set; the test images that it has not seen are for the test with data below.
     images, labels = digits[0][:200], digits[1][:200]
     decision = apac.load("mnist-cnn").classifier().decide(images)
     assert int((decision.labels != labels).sum()) == 2
     assert torch.tensor([why == "certified" for why in decision.stopped]).all()
     assert 32 <= decision.passes.double().mean() < 50
+
+
+def test_the_shipped_network_of_colour_images_says_this_of_a_gradient():
+    run, across = apac.load("cifar10-cnn"), torch.arange(0, 256, 8, dtype=torch.uint8).expand(32, 32)
+    image = torch.stack([across, across.T, 255 - across])[None]
+    classifier = run.classifier(apac.FixedPasses(16))
+    plain = classifier.plain(run.normalise(image))[0]
+    assert plain.topk(3).indices.tolist() == [2, 3, 5]
+    assert plain.topk(3).values.tolist() == pytest.approx([-0.1081, -2.3541, -5.4994], abs=1e-3)
+    mean = classifier.decide(run.normalise(image)).log_scores[0]
+    assert mean.topk(3).values.tolist() == pytest.approx([-0.8535, -2.2439, -2.5523], abs=1e-3)
 
 
 @pytest.mark.data

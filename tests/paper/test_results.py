@@ -1,8 +1,9 @@
-"""The results that are kept, and what the docs say of them."""
+"""The results that are kept, and what the docs, the README and the recipes say of them."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,19 +13,111 @@ from apac.training.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "results.md").read_text()
+README = (ROOT / "README.md").read_text()
+SECTIONS = {
+    "mnist-cnn": "MNIST CNN",
+    "mnist-mlp": "MNIST MLP",
+    "mnist-mlp-free": "MNIST MLP, free from the start",
+    "mnist-cnn-distinctive": "MNIST CNN, class-distinctive",
+    "cifar10-cnn": "CIFAR-10 CNN",
+    "cifar10-mlp": "CIFAR-10 MLP",
+}
+RULES = {"product": "product", "sum": "sum", "top2": "top-2, by product"}
+LABELS = {"deformed": "", "distinctive": "class-distinctive, ", "indistinctive": "class-indistinctive, "}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda path: path.stem)
-def test_a_kept_result_is_the_recipes_and_the_page_has_its_errors(path):
-    form = json.loads(path.read_text())
-    recipe = recipes.find(form["recipe"])
-    for name, config in recipe.trainings.items():
-        training = form["trainings"][name]
+def kept(name: str) -> dict:
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def section(name: str) -> str:
+    return re.split(r"^## ", PAGE.partition(f"\n## {SECTIONS[name]}\n")[2], flags=re.MULTILINE)[0]
+
+
+def cells(text: str) -> list[list[str]]:
+    return [
+        [cell.strip().strip("*") for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line[:1] == "|"
+    ]
+
+
+def test_a_result_of_every_recipe_of_the_full_sets_is_kept():
+    full = {name for name, recipe in recipes.RECIPES.items() if recipe.deformed.data != "mnist-5k"}
+    assert {path.stem for path in (ROOT / "results").glob("*.json")} == full == set(SECTIONS) >= set(recipes.TABLE)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_kept_result_is_the_recipes(name):
+    form, recipe = kept(name), recipes.find(name)
+    assert form["recipe"] == name
+    assert {"processor", "cores", "torch threads", "date", "versions"} <= form["machine"].keys()
+    for kind, config in recipe.trainings.items():
+        training = form["trainings"][kind]
         assert TrainConfig.from_json(training["config"]) == config
         assert len(training["history"]) == config.epochs
+        assert training["evaluation"]["images"] == 10_000
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_page_has_each_error_in_its_place(name):
+    text = section(name)
+    table = {row[0]: row[1:] for row in cells(text)}
+    for kind, training in kept(name)["trainings"].items():
+        rows = training["evaluation"]["rows"]
+        for rule, label in RULES.items() if rows else ():
+            assert table[LABELS[kind] + label] == [percent(row[rule]) for row in rows]
+            assert table["M"] == [f"{row['passes']:,}" for row in rows]
+        if rows:
+            words = f"corrected {len(training['evaluation']['corrected']):,} plain predictions and spoiled "
+            assert f"{words}{len(training['evaluation']['spoiled']):,} (McNemar p = " in " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", recipes.TABLE)
+def test_the_table_of_the_page_has_each_error_in_its_place(name):
+    here, there = kept(name)["trainings"], recipes.PAPER_TABLE[name]
+    deformed, original = (here[kind]["evaluation"] for kind in ("deformed", "original"))
+    last, title = deformed["rows"][-1], SECTIONS[name]
+    at = f"M = {last['passes']:,}"
+    rows = cells(PAGE)
+    first = next(place for place, row in enumerate(rows) if row[0] == f"{title}, original data")
+    expected = [
+        [f"{title}, original data", "plain", percent(original["plain"])],
+        [f"{title}, deformed data", "plain", percent(deformed["plain"])],
+        ["", f"APAC, {at}", percent(last["product"])],
+        ["", f"sum of softmaxes, {at}", percent(last["sum"])],
+        ["", "APAC, top-2", percent(last["top2"])],
+    ]
+    shown = rows[first : first + 5]
+    assert [row[:3] for row in shown] == expected
+    theirs = [there["original"].plain, there["deformed"].plain, there["deformed"].apac]
+    assert [row[3] for row in shown[:3]] == [f"{error:.2f} %" for error in theirs]
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_header_of_a_recipe_expects_what_came_out(name):
+    said = re.split(r"^(?=\S)", (recipes.__doc__ or "").partition(f"\n{name}\n")[2], flags=re.MULTILINE)[0]
+    expected = " ".join(re.search(r"expected (.*?)time ", said, flags=re.DOTALL).group(1).split())
+    trainings = kept(name)["trainings"]
+    for kind, training in trainings.items():
         evaluation = training["evaluation"]
-        assert evaluation["images"] == 10_000
-        assert f"{100 * evaluation['plain']:.2f} %" in PAGE
-        for row in evaluation["rows"]:
-            for rule in ("product", "sum", "top2"):
-                assert f"{100 * row[rule]:.2f} %" in PAGE
+        if kind == "original":
+            assert f"original {percent(evaluation['plain'])}," in expected
+        else:
+            last = evaluation["rows"][-1]
+            assert f"plain {percent(evaluation['plain'])}, APAC {percent(last['product'])}" in expected
+            assert f"M = {last['passes']:,}" in expected
+
+
+def test_the_readme_says_what_the_shipped_networks_reach():
+    mnist, cifar10 = (kept(f"{data}-cnn")["trainings"]["deformed"]["evaluation"] for data in ("mnist", "cifar10"))
+    words = " ".join(README.split())
+    apac = (
+        f"{percent(mnist['rows'][-1]['product'])} and {100 * cifar10['rows'][-1]['product']:.1f} % test error by APAC"
+    )
+    plain = f"{percent(mnist['plain'])} and {100 * cifar10['plain']:.1f} % by plain prediction"
+    assert f"{apac}, {plain}" in words

@@ -34,7 +34,8 @@ def error_axis(axes: Any, errors: Sequence[float]) -> None:
     axes.grid(axis="y", alpha=0.3)
     if min(errors) > 0:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        wide = max(errors) > 5 * min(errors)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5) if wide else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)))
         axes.yaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter("{x:g}")
 

@@ -31,7 +31,7 @@ def linear_output(
     ours, plain = virtual[:, [other, truth]], _logits(classifier, image)[0, [other, truth]]
     favour = int((ours[:, 1] > ours[:, 0]).sum())
 
-    figure = blank(10.4, 5.6)
+    figure = blank(10.4, 5.9)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     points_of = {label: _logits(classifier, images[labels == label]) for label in (other, truth)}
     every = torch.cat([*(points[:, [other, truth]] for points in points_of.values()), ours])
