@@ -31,7 +31,10 @@ def reproduce(
         typer.Option(help="For the two trainings of a recipe; deciding comes on top.", show_default="its own epochs"),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Of the first training instead.", show_default="the recipe's")
+        int | None,
+        typer.Option(
+            min=1, help="Of the training with deformation; the other keeps its share.", show_default="the recipe's"
+        ),
     ] = None,
     schedule: Annotated[str, typer.Option(help="short, or paper: 15,000 epochs with the paper's rates.")] = "short",
     passes: Annotated[str | None, typer.Option(help="The M to evaluate.", show_default="the recipe's")] = None,

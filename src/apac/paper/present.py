@@ -54,10 +54,13 @@ def draw(result: Result) -> dict[str, Picture]:
     # Where each class has a deformation of its own, no one pass tells how classes compare.
     if result.evaluation.corrected and result.recipe.beside == ORIGINAL:
         found |= _corrected(result)
+    sets = _sets(result)[next(iter(result.recipe.trainings))]
     found["error-against-m"] = Picture(
         "Error against M",
         _error_against_m(result),
-        f"The more passes, the better the expected loss of each class is known. {' '.join(sentences(result))}",
+        "The more passes, the better the expected loss of each class is known. "
+        + (f"Class-distinctively an image takes M passes with each of {sets} sets. " if sets > 1 else "")
+        + " ".join(sentences(result)),
     )
     if result.certified:
         found["certified"] = Picture(
@@ -73,7 +76,7 @@ def draw(result: Result) -> dict[str, Picture]:
 def _error_against_m(result: Result) -> bytes:
     if result.recipe.beside == ORIGINAL:
         return curves.error_against_m(result.evaluation, result.other)
-    return curves.networks_against_m(_evaluations(result))
+    return curves.networks_against_m({f"class-{name}": each for name, each in _evaluations(result).items()})
 
 
 def _corrected(result: Result) -> dict[str, Picture]:

@@ -37,8 +37,8 @@ mnist-cnn-distinctive
     command   apac reproduce mnist-cnn-distinctive --out report-distinctive
     uses      mnist-cnn's settings with 60 epochs, half the rotation and shear for 1 and 7; beside it the same without
               that difference
-    expected  not made yet
-    time      not measured yet
+    expected  distinctive: plain 0.44 %, APAC 0.32 %; indistinctive: plain 0.47 %, APAC 0.27 % (seed 0, M = 1,024)
+    time      51 minutes to train both and 42 to decide, on one core beside other work
 cifar10-cnn
     row       CIFAR-10 CNN: original 22.63 %, plain 20.05 %, APAC 10.33 %
     command   apac reproduce cifar10-cnn --out report-cifar10-cnn
@@ -50,8 +50,8 @@ cifar10-mlp
     command   apac reproduce cifar10-mlp --out report-cifar10-mlp
     uses      Muon, batch 500, momentum 0.95, a warm-up and a cosine from 0.03 over 120 epochs; 49,000 images; in the
               first 85 % of the epochs the weights are tied as those of a convolution (apac/models/tied.py)
-    expected  original 34.99 %, plain 25.63 %, APAC 16.85 % (seed 0, M = 256)
-    time      100 minutes to train on one core beside other work; 27 minutes to decide with M = 256
+    expected  original 34.99 %, plain 25.63 %, APAC 16.77 % (seed 0, M = 1,024)
+    time      100 minutes to train on one core beside other work; 2 hours to decide with M = 1,024, 30 hours for all M
 """
 
 from __future__ import annotations

@@ -56,9 +56,11 @@ def errors(results: Sequence[Result]) -> table.Table:
             )
         )
     columns = ("network", "deformed data, APAC", "deformed data, plain", "original data, plain", "M")
-    return table.Table("Test error, and in brackets the paper's with M = 16,384", columns, tuple(rows), last=False)
+    return table.Table(
+        "Test error in per cent, and in brackets the paper's with M = 16,384", columns, tuple(rows), last=False
+    )
 
 
 def _beside(here: float, there: float | None) -> str:
     assert there is not None
-    return f"{table.percent(here)} ({there:.2f} %)"
+    return f"{100 * here:.2f} ({there:.2f})"
