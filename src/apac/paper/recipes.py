@@ -30,8 +30,8 @@ mnist-mlp-free
     row       MNIST MLP again, with weights that are free from the start
     command   apac reproduce mnist-mlp-free --out report-mnist-mlp-free
     uses      mnist-mlp's settings with nothing tied, and 45 epochs, which take as long
-    expected  not made yet
-    time      not measured yet
+    expected  original 1.23 %, plain 0.47 %, APAC 0.54 % (seed 0, M = 256)
+    time      an hour to train and 6 minutes to decide on one core; two hours while three trainings shared two cores
 mnist-cnn-distinctive
     row       none: the paper describes class-distinctive deformation and does not try it
     command   apac reproduce mnist-cnn-distinctive --out report-distinctive
