@@ -487,12 +487,15 @@ def test_the_folder_of_a_table_is_not_taken_for_that_of_a_recipe(tmp_path, few, 
     out = tmp_path / "all"
     result = call("reproduce", "all", "--out", out)
     assert result.exit_code == 0
-    assert "mnist-cnn: 2 epochs with deformed data and 1 with original data, then up to 4 passes" in result.stdout
+    assert "mnist-cnn: 2 epochs with deformed data and 1 with original data, then M up to 4." in result.stdout
     assert "mnist-cnn: training, deformed data: 100 %" in result.stderr
     page = (out / "report.html").read_bytes()
     for more in ([], ["--resume"], ["--overwrite"]):
         said = refusal("reproduce", "mnist-cnn", "--out", out, *more)
-        assert f"holds the paper's table, with a folder for each recipe; choose {out / 'mnist-cnn'}" in said
+        assert f"holds the paper's table, with a folder for each recipe; choose {out / 'mnist-cnn'}, or" in said
+    said = refusal("reproduce", "mnist-cnn-distinctive", "--out", out, "--overwrite")
+    assert "holds the paper's table, with a folder for each recipe; choose another folder." in said
+    assert "is a file; a report needs a folder" in refusal("reproduce", "all", "--out", out / "report.html")
     assert (out / "report.html").read_bytes() == page
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "report.html").write_text("mine")

@@ -230,4 +230,4 @@ def _save(run: Run, folder: Path) -> None:
 def _versions() -> dict[str, str]:
     here = machine.describe()
     packages = here.pop("versions")
-    return {name: str(value) for name, value in (packages | here).items()}
+    return {name: str(value) for name, value in (packages | here).items() if value is not None}

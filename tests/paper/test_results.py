@@ -55,7 +55,7 @@ def test_a_result_of_every_recipe_of_the_full_sets_is_kept():
 def test_a_kept_result_is_the_recipes(name):
     form, recipe = kept(name), recipes.find(name)
     assert form["recipe"] == name
-    assert {"processor", "cores", "torch threads", "date", "versions"} <= form["machine"].keys()
+    assert {"processor", "cores", "torch threads", "date", "versions"} <= form["written"].keys()
     for kind, config in recipe.trainings.items():
         training = form["trainings"][kind]
         assert TrainConfig.from_json(training["config"]) == config
@@ -67,14 +67,19 @@ def test_a_kept_result_is_the_recipes(name):
 def test_the_page_has_each_error_in_its_place(name):
     text = section(name)
     table = {row[0]: row[1:] for row in cells(text)}
+    prose = " ".join(" ".join(line for line in text.splitlines() if line[:1] != "|").split())
     for kind, training in kept(name)["trainings"].items():
         rows = training["evaluation"]["rows"]
         for rule, label in RULES.items() if rows else ():
             assert table[LABELS[kind] + label] == [percent(row[rule]) for row in rows]
             assert table["M"] == [f"{row['passes']:,}" for row in rows]
         if rows:
-            words = f"corrected {len(training['evaluation']['corrected']):,} plain predictions and spoiled "
-            assert f"{words}{len(training['evaluation']['spoiled']):,} (McNemar p = " in " ".join(text.split())
+            changed = [f"{len(training['evaluation'][how]):,}" for how in ("corrected", "spoiled")]
+            p = training["evaluation"]["mcnemar"]
+            said = f"corrected {changed[0]} plain predictions and spoiled {changed[1]} (McNemar p = "
+            assert said + (f"{p:.2g})" if p > 1e-3 else f"{p:.0e})") in prose
+        if name not in recipes.TABLE:  # those have it in the table at the top
+            assert f"{percent(training['evaluation']['plain'])}" in prose
 
 
 @pytest.mark.parametrize("name", recipes.TABLE)

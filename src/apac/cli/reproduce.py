@@ -68,7 +68,7 @@ def reproduce(
         whole.check_free(out, resume=resume, overwrite=overwrite)
     folders = [out / each.name if recipe == "all" else out for each in chosen]
     results = []
-    go_on = "--overwrite" if overwrite else "--resume"
+    go_on, done = ("--overwrite", "nothing was replaced") if overwrite else ("--resume", "what is done is kept")
     try:
         with watched() as progress:
             how = partial(
@@ -78,8 +78,9 @@ def reproduce(
         for each, folder in zip(chosen, folders, strict=True):
             print(making.outline(each))
             if overwrite:
+                done = "some of what was to be replaced is removed"
                 making.clear(each, folder)
-        go_on = "--resume"
+        go_on, done = "--resume", "what is done is kept"
         for each, folder in zip(chosen, folders, strict=True):
             with watched() as progress:
                 of_all = partial(_named, each.name, progress) if recipe == "all" else progress
@@ -96,7 +97,6 @@ def reproduce(
         more += "--schedule paper " if schedule == "paper" else ""
         more += "" if hours is None else f"--hours {hours:g} "
         more += "" if epochs is None else f"--epochs {epochs} "
-        done = "what is done is kept" if go_on == "--resume" else "nothing was replaced"
         raise KeyboardInterrupt(
             f"stopped, and {done}; go on with: "
             f"apac reproduce {recipe} --seed {seed} {more}{go_on} --out {shlex.quote(str(out))}"

@@ -156,7 +156,7 @@ def to_json(result: Result) -> dict[str, Any]:
     }
     return {
         "recipe": recipe.name,
-        "machine": machine.describe(),  # that decided and wrote; `versions` below are those of the trainings
+        "written": machine.describe(),  # where and when; `versions` below are those of the trainings
         "seconds": {"training": round(result.training, 1), "deciding": round(result.deciding, 1)},
         "paper_percent": {name: asdict(errors) for name, errors in recipe.paper.items()},
         "certified": [certainty.to_json() for certainty in result.certified],

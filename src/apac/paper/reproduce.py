@@ -53,11 +53,9 @@ def plan(
         raise InputError("choose --resume to go on with a report or --overwrite to replace it, not both.")
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; a report needs a folder.")
-    rows = [name for name in TABLE if (out / name / "runs").is_dir()]
-    if rows:
-        raise InputError(
-            f"{out} holds the paper's table, with a folder for each recipe; choose {out / rows[0]}, or another folder."
-        )
+    if any((out / name / "runs").is_dir() for name in TABLE):
+        row = f"{out / recipe.name}, or " if recipe.name in TABLE else ""
+        raise InputError(f"{out} holds the paper's table, with a folder for each recipe; choose {row}another folder.")
     dataset = data.load(recipe.deformed.data, progress=progress)
     own, others = _runs(recipe, out)
     if resume and others:
@@ -84,7 +82,7 @@ def outline(recipe: Recipe) -> str:
     (first, config), (other, beside) = recipe.trainings.items()
     return (
         f"{recipe.name}: {config.epochs:,} epochs with {LABELS[first]} and {beside.epochs:,} with {LABELS[other]}, "
-        f"then up to {max(recipe.passes):,} passes of each test image."
+        f"then M up to {max(recipe.passes):,}."
     )
 
 
