@@ -103,6 +103,18 @@ def test_the_table_of_the_page_has_each_error_in_its_place(name):
     assert [row[3] for row in shown[:3]] == [f"{error:.2f} %" for error in theirs]
 
 
+@pytest.mark.parametrize("name", recipes.TABLE)
+def test_ten_times_the_epochs_by_a_line_through_two_runs(name):
+    whole = recipes.find(name)
+    runs = [kept(f"tenth/{name}")["trainings"]["deformed"], kept(name)["trainings"]["deformed"]]
+    epochs = [whole.deformed.epochs // 10, whole.deformed.epochs]
+    errors = [{row["passes"]: row["product"] for row in run["evaluation"]["rows"]}[16] for run in runs]
+    assert [TrainConfig.from_json(run["config"]) for run in runs] == [whole.of(n).deformed for n in epochs]
+    shown = next(row for row in cells(PAGE) if row[0] == SECTIONS[name] and "epochs" in row[1])
+    assert shown[1:3] == [f"{n} epochs, {percent(error)}" for n, error in zip(epochs, errors, strict=True)]
+    assert float(shown[3].rstrip(" %")) == pytest.approx(100 * errors[1] ** 2 / errors[0], abs=0.05)
+
+
 @pytest.mark.parametrize("name", SECTIONS)
 def test_the_header_of_a_recipe_expects_what_came_out(name):
     said = re.split(r"^(?=\S)", (recipes.__doc__ or "").partition(f"\n{name}\n")[2], flags=re.MULTILINE)[0]
