@@ -150,4 +150,5 @@ def test_cifar10_is_whitened_to_the_covariance_that_theory_gives() -> None:
     x = images.flatten(1).double() / 255 / 0.25
     variances, directions = np.linalg.eigh(np.cov(x.numpy().T, bias=True))
     expected = (directions * (variances / (variances + 0.1))) @ directions.T
-    np.testing.assert_allclose((whitened.T @ whitened / len(images)).numpy(), expected, atol=1e-4)
+    # Half precision keeps the matrix to 5e-4 of each number.
+    np.testing.assert_allclose((whitened.T @ whitened / len(images)).numpy(), expected, atol=1e-3)
