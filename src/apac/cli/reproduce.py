@@ -64,6 +64,8 @@ def reproduce(
         raise InputError(f"--hours takes a number above 0, got {hours:g}.")
     if passes is not None:
         chosen = [replace(each, passes=numbers_of_passes(passes)) for each in chosen]
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; a report needs a folder.")
     if recipe == "all":
         whole.check_free(out, resume=resume, overwrite=overwrite)
     folders = [out / each.name if recipe == "all" else out for each in chosen]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -166,13 +165,10 @@ def to_json(result: Result) -> dict[str, Any]:
 
 def to_csv(result: Result) -> str:
     """A line for each training and rule."""
-    text = io.StringIO()
-    for name, evaluation in _evaluations(result).items():
-        head, *lines = evaluation.to_csv().splitlines()
-        if not text.tell():
-            print(f"training,{head}", file=text)
-        print(*(f"{name},{line}" for line in lines), sep="\n", file=text)
-    return text.getvalue()
+    forms = {name: evaluation.to_csv().splitlines() for name, evaluation in _evaluations(result).items()}
+    head = next(iter(forms.values()))[0]
+    lines = [f"{name},{line}" for name, (_, *own) in forms.items() for line in own]
+    return "\n".join([f"training,{head}", *lines]) + "\n"
 
 
 def tables(result: Result) -> list[table.Table]:

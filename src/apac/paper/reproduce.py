@@ -51,8 +51,6 @@ def plan(
     """
     if resume and overwrite:
         raise InputError("choose --resume to go on with a report or --overwrite to replace it, not both.")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; a report needs a folder.")
     if any((out / name / "runs").is_dir() for name in TABLE):
         row = f"{out / recipe.name}, or " if recipe.name in TABLE else ""
         raise InputError(f"{out} holds the paper's table, with a folder for each recipe; choose {row}another folder.")

@@ -16,8 +16,6 @@ NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
 def check_free(out: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that the table may not use; changes nothing. Those of its recipes are for `reproduce.plan`."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; a report needs a folder.")
     if (out / "runs").exists():
         raise InputError(f"{out} holds the report of one recipe; choose another folder for the whole table.")
     if not (resume or overwrite) and (out / "report.html").exists():

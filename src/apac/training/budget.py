@@ -17,7 +17,7 @@ from apac.training import loop
 from apac.training.config import TrainConfig
 
 MEASURED = 5.0  # seconds
-MOST = 15_000  # epochs, the paper's
+PAPER_EPOCHS = 15_000
 
 
 def epochs_within(trainings: Callable[[int], Sequence[TrainConfig]], images: Tensor, seconds: float) -> int:
@@ -33,7 +33,7 @@ def epochs_within(trainings: Callable[[int], Sequence[TrainConfig]], images: Ten
         first = [(loop.tied_epochs(each), each.epochs) for each in trainings(epochs)]
         return sum(count * tied + (total - count) * free for count, total in first)
 
-    found = bisect_right(range(1, MOST + 1), seconds, key=takes)
+    found = bisect_right(range(1, PAPER_EPOCHS + 1), seconds, key=takes)
     if not found:
         raise InputError(
             f"one epoch of {config.network} takes {free:.2g} s on this machine, and the two trainings may take only "
