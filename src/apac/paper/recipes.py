@@ -51,7 +51,7 @@ cifar10-mlp
     uses      Muon, batch 500, momentum 0.95, a warm-up and a cosine from 0.03 over 120 epochs; 49,000 images; in the
               first 85 % of the epochs the weights are tied as those of a convolution (apac/models/tied.py)
     expected  original 34.99 %, plain 25.63 %, APAC 16.77 % (seed 0, M = 1,024)
-    time      100 minutes to train, 2 hours to decide with M = 1,024, one core beside other work; 16 times that for all M
+    time      100 minutes to train, 2 hours to decide with M = 1,024, one core beside other work; all M: 16 times that
 """
 
 from __future__ import annotations
