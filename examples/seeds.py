@@ -6,7 +6,7 @@ from statistics import mean, stdev
 
 
 def report(title: str, errors: dict[str, list[float]]) -> str:
-    """Each rule's errors, one for each seed, with their mean and standard deviation, in per cent."""
+    """Each rule's errors, one for each seed, with their mean and standard deviation, in percent."""
     lines = [title]
     for rule, each in errors.items():
         spread = f" ± {100 * stdev(each):.2f}" if len(each) > 1 else ""

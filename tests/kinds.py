@@ -4,9 +4,9 @@ import apac
 
 KINDS = [
     apac.Homography(std=0.2),
-    apac.Homography(std=0.05, outside="edge"),
+    apac.Homography(std=0.05, padding="edge"),
     apac.Elastic(sigma=2.0, alpha=9.0),
-    apac.Elastic(sigma=3.5, alpha=20.0, outside=-1.0),
+    apac.Elastic(sigma=3.5, alpha=20.0, padding=-1.0),
     apac.ScaleShift(scale=(1.2, 1.8)),
     apac.Flip(0.3),
     apac.Thickness(dilate=0.4, erode=0.3, size=3),
@@ -14,7 +14,7 @@ KINDS = [
     apac.Jitter(std=0.3),
     apac.FeatureDropout(p=0.3, value=0.5),
     apac.Amplitude(std=0.4),
-    apac.TimeShift(most=0.3),
+    apac.TimeShift(max_shift=0.3),
     apac.TimeWarp(std=0.5, parts=3),
     apac.Compose(),
     apac.Compose(apac.Color(), apac.Flip()),

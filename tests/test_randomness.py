@@ -31,7 +31,7 @@ def test_no_two_counters_of_a_stream_share_a_generator():
     assert max(seeds) < 2**32
 
 
-def test_numbers_of_neighbouring_counters_are_independent():
+def test_numbers_of_neighboring_counters_are_independent():
     table = np.stack([torch.rand(20, generator=generator(0, "pass", m)).numpy() for m in range(5000)])
     assert stats.kstest(table[:, 0], "uniform").pvalue > 1e-3
     for lag in (1, 2, 256):

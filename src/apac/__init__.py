@@ -8,10 +8,11 @@ if TYPE_CHECKING:
     from apac.adapters.libraries import from_callable as from_callable
     from apac.adapters.libraries import from_kornia as from_kornia
     from apac.adapters.libraries import from_torchvision as from_torchvision
+    from apac.adapters.sklearn import ApacClassifier as ApacClassifier
     from apac.classify.classifier import Classifier as Classifier
     from apac.classify.decision import Decision as Decision
-    from apac.classify.sequential import Certified as Certified
-    from apac.classify.stopping import FixedPasses as FixedPasses
+    from apac.classify.rules.base import FixedPasses as FixedPasses
+    from apac.classify.rules.certified import Certified as Certified
     from apac.deform import Amplitude as Amplitude
     from apac.deform import Color as Color
     from apac.deform import Compose as Compose
@@ -28,18 +29,17 @@ if TYPE_CHECKING:
     from apac.deform import TimeWarp as TimeWarp
     from apac.deform import presets as presets
     from apac.errors import InputError as InputError
-    from apac.estimator import ApacClassifier as ApacClassifier
-    from apac.models.onnx_file import from_onnx as from_onnx
-    from apac.run import Run as Run
-    from apac.run import load as load
-    from apac.run import train as train
+    from apac.inference.onnx_file import from_onnx as from_onnx
+    from apac.runs.run import Run as Run
+    from apac.runs.run import load as load
+    from apac.runs.run import train as train
     from apac.training.config import TrainConfig as TrainConfig
 
 # Where each public name lives. It is imported when first used: `apac --help` does not wait for torch.
 _HOMES = {
     "Amplitude": "apac.deform",
-    "ApacClassifier": "apac.estimator",
-    "Certified": "apac.classify.sequential",
+    "ApacClassifier": "apac.adapters.sklearn",
+    "Certified": "apac.classify.rules.certified",
     "Classifier": "apac.classify.classifier",
     "Color": "apac.deform",
     "Compose": "apac.deform",
@@ -47,13 +47,13 @@ _HOMES = {
     "Deformation": "apac.deform",
     "Elastic": "apac.deform",
     "FeatureDropout": "apac.deform",
-    "FixedPasses": "apac.classify.stopping",
+    "FixedPasses": "apac.classify.rules.base",
     "Flip": "apac.deform",
     "Homography": "apac.deform",
     "InputError": "apac.errors",
     "Jitter": "apac.deform",
     "PerClass": "apac.deform",
-    "Run": "apac.run",
+    "Run": "apac.runs.run",
     "ScaleShift": "apac.deform",
     "Thickness": "apac.deform",
     "TimeShift": "apac.deform",
@@ -62,11 +62,11 @@ _HOMES = {
     "from_albumentations": "apac.adapters.libraries",
     "from_callable": "apac.adapters.libraries",
     "from_kornia": "apac.adapters.libraries",
-    "from_onnx": "apac.models.onnx_file",
+    "from_onnx": "apac.inference.onnx_file",
     "from_torchvision": "apac.adapters.libraries",
-    "load": "apac.run",
+    "load": "apac.runs.run",
     "presets": "apac.deform",
-    "train": "apac.run",
+    "train": "apac.runs.run",
 }
 
 __all__ = list(_HOMES)

@@ -11,5 +11,5 @@ class Progress(Protocol):
     def __call__(self, task: str, done: int, total: int, note: str = "") -> None: ...
 
 
-def silent(task: str, done: int, total: int, note: str = "") -> None:
+def no_progress(task: str, done: int, total: int, note: str = "") -> None:
     """The watcher that nobody watches."""

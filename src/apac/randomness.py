@@ -42,7 +42,7 @@ def _stream(seed: int, stream: str) -> tuple[int, int]:
 
 
 def scramble(x: Bits) -> Bits:
-    """A bijection of 32-bit numbers, or of a tensor of them in 64, after which neighbours have nothing in common
+    """A bijection of 32-bit numbers, or of a tensor of them in 64, after which neighbors have nothing in common
     (Wellons' lowbias32)."""
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _32_BITS
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _32_BITS

@@ -82,7 +82,7 @@ def test_apply_is_pure_and_all_randomness_is_in_the_parameters(u, images, random
         u.sample(12, SHAPE)
 
 
-def test_every_image_has_a_draw_of_its_own_which_its_neighbours_do_not_change(u, images, random):
+def test_every_image_has_a_draw_of_its_own_which_its_neighbors_do_not_change(u, images, random):
     theta = u.sample(12, SHAPE, generator=random)
     same = images[:1].expand(12, -1, -1, -1)
     virtual = u.apply(same, theta)
@@ -167,7 +167,7 @@ def test_a_composition_with_kinds_of_the_package_and_per_class(images, random):
 
 
 @pytest.mark.parametrize("name", ["torchvision", "kornia"])
-def test_grey_images_are_as_good(name, images, random):
+def test_gray_images_are_as_good(name, images, random):
     plain = {"torchvision": lambda: torchvision_transform().transforms[0], "kornia": kornia_transform}[name]()
     u = {"torchvision": apac.from_torchvision, "kornia": apac.from_kornia}[name](plain)
     assert u.apply(images[:, :1], u.sample(12, (1, 16, 16), generator=random)).shape == (12, 1, 16, 16)
@@ -198,7 +198,7 @@ def test_fixed_preprocessing_of_albumentations(images, random):
 
 
 class Sized(nn.Module):
-    """A network for images of 24 × 24, normalised, and no others."""
+    """A network for images of 24 × 24, normalized, and no others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,14 +212,14 @@ def larger(image: Tensor) -> Tensor:
     return nn.functional.interpolate(image[None], (24, 24))[0]
 
 
-def normalised(image: Tensor) -> Tensor:
+def normalized(image: Tensor) -> Tensor:
     return (image - 0.5) / 0.25
 
 
 @pytest.mark.parametrize("rule", [apac.FixedPasses(4), apac.Certified(0.1, limit=32)], ids=repr)
 def test_the_plain_prediction_has_the_fixed_part_too_and_the_identity_gives_it(rule, images):
-    expected = Sized()(normalised(nn.functional.interpolate(images, (24, 24)))).log_softmax(1).double()
-    identity = apac.from_callable(lambda image: image, before=larger, after=normalised)
+    expected = Sized()(normalized(nn.functional.interpolate(images, (24, 24)))).log_softmax(1).double()
+    identity = apac.from_callable(lambda image: image, before=larger, after=normalized)
     for u in (identity, apac.Compose(identity), apac.PerClass({}, default=identity, classes=4)):
         classifier = apac.Classifier(Sized(), u, rule)
         torch.testing.assert_close(classifier.plain(images), expected, atol=1e-4, rtol=1e-4)
@@ -258,7 +258,7 @@ def test_fixed_preprocessing_leaves_the_global_generators_alone(images):
     albumentations = pytest.importorskip("albumentations")
     u = apac.from_albumentations(albumentations.HorizontalFlip(), after=albumentations.Normalize(max_pixel_value=1.0))
     np.random.seed(1)
-    u.fixed(images)
+    u.preprocess(images)
     after = np.random.rand()
     np.random.seed(1)
     assert np.random.rand() == after
@@ -281,7 +281,7 @@ def test_the_generators_of_torch_numpy_and_python_do_not_draw_alike():
 
 
 def test_sums_of_passes_are_not_kept_for_what_does_not_print_as_it_is(images, tmp_path):
-    from apac.evaluate import evaluate
+    from apac.evaluation.fixed import evaluate
 
     classifier = apac.Classifier(Network(), apac.from_callable(noise_of_three))
     labels = torch.zeros(12, dtype=torch.long)
@@ -291,7 +291,7 @@ def test_sums_of_passes_are_not_kept_for_what_does_not_print_as_it_is(images, tm
 
 
 def test_it_pickles(images, random):
-    u = apac.from_callable(noise_of_three, after=normalised)
+    u = apac.from_callable(noise_of_three, after=normalized)
     theta = u.sample(12, SHAPE, generator=random)
     assert torch.equal(pickle.loads(pickle.dumps(u)).apply(images, theta), u.apply(images, theta))
 

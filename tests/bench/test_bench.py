@@ -11,12 +11,12 @@ from torch import nn
 from typer.testing import CliRunner
 
 from apac import models
-from apac.bench import deciding, deforming, limit, peers, result, training
+from apac.bench import deciding, deforming, gemm_peak, peers, result, training
 from apac.bench.race import Entry, race
 from apac.cli import app
 from apac.errors import InputError
-from apac.models import engine
-from apac.progress import silent
+from apac.inference import engine
+from apac.progress import no_progress
 from apac.randomness import generator
 
 
@@ -26,7 +26,7 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (deforming, deciding):
         monkeypatch.setattr(module, "IMAGES", 8)
     monkeypatch.setattr(training, "STEPS", dict.fromkeys(models.BUILDERS, 1))
-    monkeypatch.setattr(limit, "SIZE", 16)
+    monkeypatch.setattr(gemm_peak, "SIZE", 16)
     monkeypatch.setattr(peers, "installed", lambda *names: False)
 
 
@@ -37,7 +37,7 @@ def test_the_best_turn_of_each_counts():
         time.sleep(next(turns))
         return 1.0
 
-    assert 60 < race("group", {"one": work}, 3, silent)["one"] <= 100
+    assert 60 < race("group", {"one": work}, 3, no_progress)["one"] <= 100
 
 
 @pytest.mark.parametrize("part", ["deform", "decide", "train"])

@@ -109,7 +109,7 @@ def test_the_answer_does_not_depend_on_the_device_batch(network, images, device_
 
 
 @pytest.mark.parametrize("independent", [False, True])
-def test_the_answer_for_an_image_does_not_depend_on_its_neighbours_or_place(network, images, independent):
+def test_the_answer_for_an_image_does_not_depend_on_its_neighbors_or_place(network, images, independent):
     classifier = apac.Classifier(network, U, rule=apac.FixedPasses(5), independent=independent)
     together = classifier.decide(images).log_scores
     turned = classifier.decide(images.flip(0)).log_scores.flip(0)

@@ -13,7 +13,7 @@ from apac.classify.margin import CONTENDERS, Pairs
 @pytest.mark.parametrize("classes", [2, 5, 40])
 def test_the_error_is_that_of_paired_differences(classes, random):
     passes = torch.randn(48, 6, classes, generator=random, dtype=torch.float64).cumsum(2)  # classes correlate
-    pairs = Pairs.begin(passes[0])
+    pairs = Pairs.init(passes[0])
     for part in passes.split(16):
         pairs = pairs.add(part)
     one, other = passes[0].topk(2).indices.T
@@ -25,7 +25,7 @@ def test_the_error_is_that_of_paired_differences(classes, random):
 def test_digits_are_kept_where_values_are_large_and_hardly_differ(random):
     noise = 1e-6 * torch.randn(200, 1, 2, generator=random, dtype=torch.float64)
     passes = torch.tensor([-300.0, -1.0], dtype=torch.float64) + noise
-    pairs = Pairs.begin(passes[0]).add(passes)
+    pairs = Pairs.init(passes[0]).add(passes)
     expected = (noise[:, 0, 0] - noise[:, 0, 1]).std() / 200**0.5
     error = pairs.error(torch.tensor([1]), torch.tensor([0]))
     assert error.item() == pytest.approx(expected.item(), rel=1e-4)
@@ -33,14 +33,14 @@ def test_digits_are_kept_where_values_are_large_and_hardly_differ(random):
 
 def test_a_class_that_was_far_behind_in_the_first_pass_has_no_error():
     values = torch.arange(CONTENDERS + 4, dtype=torch.float64)[None]  # the first four are followed no more
-    pairs = Pairs.begin(values).add(values.expand(3, -1, -1))
+    pairs = Pairs.init(values).add(values.expand(3, -1, -1))
     assert pairs.error(torch.tensor([0]), torch.tensor([19])).isnan().all()
     assert pairs.error(torch.tensor([4]), torch.tensor([19])).tolist() == [0.0]
 
 
 def test_one_pass_has_no_error():
     values = torch.zeros(2, 3)
-    assert Pairs.begin(values).add(values[None]).error(torch.tensor([0, 1]), torch.tensor([1, 2])).isnan().all()
+    assert Pairs.init(values).add(values[None]).error(torch.tensor([0, 1]), torch.tensor([1, 2])).isnan().all()
 
 
 def test_a_decision_says_who_is_second_and_how_far_behind(digits):

@@ -92,7 +92,7 @@ def test_nan_among_probabilities_stops_that_image_alone(images):
     assert decision.labels.tolist() == [0, 0, 0, -1, 0, 0, 0, 0, 0]
 
 
-def test_batch_normalisation_is_safe_and_the_training_flags_come_back(images):
+def test_batch_normalization_is_safe_and_the_training_flags_come_back(images):
     network = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Dropout(0.5), nn.Linear(36, 3))
     network[2].eval()  # a part of its own mind
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}

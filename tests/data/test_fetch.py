@@ -23,7 +23,7 @@ from apac.data.mnist import FILES, MNIST
 from apac.data.sources import Arrays, NpmPackage, SourceFailed
 from apac.data.store import Entry
 from apac.errors import InputError
-from apac.progress import silent
+from apac.progress import no_progress
 
 
 def test_a_fetched_set_is_loaded_byte_for_byte(server: Server, use: Callable[..., Entry], cache: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_bad_source_is_passed_over_for_the_next(
     assert data.load("mnist").test_labels.tolist() == [1, 9]
     assert left_in(cache) == ["mnist.safetensors"]
     with pytest.raises(InputError, match=r"127\.0\.0\.1"):  # and alone it gives nothing, and leaves nothing
-        store.fetch(small(bad), silent)
+        store.fetch(small(bad), no_progress)
 
 
 def test_wrong_bytes_never_reach_the_cache(server: Server, use: Callable[..., Entry], cache: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_failed_store_keeps_the_file_that_was_there(
 
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(InputError, match="Permission denied"):
-        store.fetch(entry, silent)
+        store.fetch(entry, no_progress)
     assert path.read_bytes() == before
     assert left_in(cache) == ["mnist.safetensors"]
 

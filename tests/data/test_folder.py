@@ -15,27 +15,27 @@ from typer.testing import CliRunner
 import apac
 from apac import cli
 from apac.data import folder
-from apac.data.normalise import Standardising, normalisation_from
-from apac.run import images_to_test
+from apac.data.normalize import Standardizing, normalization_from
+from apac.runs.run import images_to_test
 
-COLOURS = {"apple": (200, 30, 30), "leaf": (30, 180, 40), "sky": (60, 90, 220)}
+COLORS = {"apple": (200, 30, 30), "leaf": (30, 180, 40), "sky": (60, 90, 220)}
 
 
 def paint(
-    path: Path, colour: tuple[int, ...], size: tuple[int, int] = (40, 30), mode: str = "RGB", seed: int = 0
+    path: Path, color: tuple[int, ...], size: tuple[int, int] = (40, 30), mode: str = "RGB", seed: int = 0
 ) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(seed).integers(-25, 25, (size[1], size[0], 3))
-    pixels = (np.array(colour) + noise).clip(0, 255).astype(np.uint8)
+    pixels = (np.array(color) + noise).clip(0, 255).astype(np.uint8)
     Image.fromarray(pixels).convert(mode).save(path)
     return path
 
 
 def gallery(root: Path, count: int = 10, mode: str = "RGB") -> Path:
-    for name, colour in COLOURS.items():
+    for name, color in COLORS.items():
         for i in range(count):
             suffix = ("png", "jpg", "webp")[i % 3] if mode == "RGB" else "png"
-            paint(root / name / f"{i:02}.{suffix}", colour, (24 + 7 * i, 40 + i), mode, seed=i)
+            paint(root / name / f"{i:02}.{suffix}", color, (24 + 7 * i, 40 + i), mode, seed=i)
     return root
 
 
@@ -49,14 +49,14 @@ def test_classes_are_the_folders_and_a_fifth_of_each_is_kept_to_test(tmp_path):
     for images, labels in ((dataset.train_images, dataset.train_labels), (dataset.test_images, dataset.test_labels)):
         for image, label in zip(images.float(), labels.tolist(), strict=True):
             mean = image.mean((1, 2)).numpy()
-            np.testing.assert_allclose(mean, COLOURS[dataset.classes[label]], atol=8)
+            np.testing.assert_allclose(mean, COLORS[dataset.classes[label]], atol=8)
 
 
 def test_a_file_keeps_its_side_of_the_split_when_others_come(tmp_path):
     root = gallery(tmp_path / "p", 20)
     before = folder.load(root)
     for i in range(20, 50):
-        paint(root / "leaf" / f"{i}.png", COLOURS["leaf"], seed=i)
+        paint(root / "leaf" / f"{i}.png", COLORS["leaf"], seed=i)
     (root / "sky" / "03.png").unlink()
     after = folder.load(root)
     old, new = (
@@ -78,16 +78,16 @@ def test_hidden_files_are_no_images_and_suffixes_may_be_large(tmp_path):
     root = gallery(tmp_path / "p", 3)
     (root / "sky" / "._00.png").write_bytes(b"of a file system")
     (root / ".cache").mkdir()
-    paint(root / "sky" / ".ipynb_checkpoints" / "00-copy.png", COLOURS["sky"])
-    paint(root / "sky" / "far" / "LARGE.JPG", COLOURS["sky"])
+    paint(root / "sky" / ".ipynb_checkpoints" / "00-copy.png", COLORS["sky"])
+    paint(root / "sky" / "far" / "LARGE.JPG", COLORS["sky"])
     dataset = folder.load(root)
     assert len(dataset.train_images) + len(dataset.test_images) == 10
 
 
-def test_grey_images_stay_grey_and_one_coloured_image_makes_all_coloured(tmp_path):
+def test_gray_images_stay_gray_and_one_colored_image_makes_all_colored(tmp_path):
     root = gallery(tmp_path / "p", mode="L")
     assert folder.load(root).image_shape == (1, 32, 32)
-    paint(root / "sky" / "coloured.png", (1, 2, 200))
+    paint(root / "sky" / "colored.png", (1, 2, 200))
     assert folder.load(root).image_shape == (3, 32, 32)
 
 
@@ -131,7 +131,7 @@ def test_corrupt_files_are_named_and_refused_or_skipped(tmp_path, caplog):
             lambda root: [(root / name).rename(root.parent / name) for name in ("leaf", "sky")],
             "one class only, 'apple'",
         ),
-        (lambda root: [(root / name).rename(root.parent / name) for name in COLOURS], "has no sub-folders"),
+        (lambda root: [(root / name).rename(root.parent / name) for name in COLORS], "has no sub-folders"),
         (lambda root: root.rename(root.parent / "gone"), "there is no folder"),
         (
             lambda root: gallery(root / "train", 2),
@@ -154,14 +154,14 @@ def test_a_class_with_nothing_readable_is_refused(tmp_path):
         folder.load(root, corrupt="skip")
 
 
-def test_standardised_channels_have_mean_0_and_deviation_1_and_are_restored(random):
+def test_standardized_channels_have_mean_0_and_deviation_1_and_are_restored(random):
     images = torch.randint(0, 200, (20, 3, 5, 5), generator=random).byte()
     images[:, 1] = 7
-    fitted = Standardising.fit(images)
+    fitted = Standardizing.fit(images)
     pixels = fitted.apply(images).transpose(0, 1).flatten(1)
     torch.testing.assert_close(pixels.mean(1), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(pixels.std(1, correction=0), torch.tensor([1.0, 0.0, 1.0]), atol=1e-5, rtol=0)
-    again = normalisation_from(fitted.kind, fitted.tensors())
+    again = normalization_from(fitted.kind, fitted.tensors())
     assert torch.equal(again.apply(images), fitted.apply(images))
     with pytest.raises(apac.InputError, match="is for 3 channels, got 1"):
         fitted.apply(images[:, :1])
@@ -184,12 +184,12 @@ def test_the_command_trains_on_a_folder_evaluates_it_and_classifies_files(tmp_pa
     assert result.exit_code == 0, result.output
     assert f"{len(images_to_test(run)[1])} test images" in result.stdout
 
-    files = [paint(tmp_path / f"new {i}.jpg", COLOURS[name], (90, 50), seed=99) for i, name in enumerate(COLOURS)]
+    files = [paint(tmp_path / f"new {i}.jpg", COLORS[name], (90, 50), seed=99) for i, name in enumerate(COLORS)]
     result = call("classify", "run", *files, "--csv", "out.csv", "--passes", 16)
     assert result.exit_code == 0, result.output
     with (tmp_path / "out.csv").open() as lines:
         rows = list(csv.DictReader(lines))
-    assert [row["label"] for row in rows] == list(COLOURS)
+    assert [row["label"] for row in rows] == list(COLORS)
     assert [row["image"] for row in rows] == [str(path) for path in files]
     assert {row["passes"] for row in rows} == {"16"} and all(float(row["margin"]) > 0 for row in rows)
 
@@ -233,10 +233,10 @@ def test_a_class_that_is_held_out_whole_is_refused(tmp_path):
         apac.train(apac.TrainConfig(str(root), "cnn", epochs=1, validation=0.6))
 
 
-def test_a_grey_run_reads_its_folder_grey_for_ever(tmp_path):
+def test_a_gray_run_reads_its_folder_gray_for_ever(tmp_path):
     root = gallery(tmp_path / "photos", 4, mode="L")
     run = apac.train(apac.TrainConfig(str(root), "cnn", epochs=1, batch=4, validation=0.0))
-    paint(root / "sky" / "coloured.png", (1, 2, 200))
+    paint(root / "sky" / "colored.png", (1, 2, 200))
     assert images_to_test(run)[0].shape[1] == 1
 
 

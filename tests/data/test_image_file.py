@@ -17,7 +17,7 @@ from apac.data.image_file import read_image
 from apac.errors import InputError
 
 DIGIT = (1, 28, 28)
-COLOUR = (3, 32, 32)
+COLOR = (3, 32, 32)
 Pixels = NDArray[np.uint8]
 
 
@@ -69,7 +69,7 @@ def test_a_drawn_digit_comes_back_as_it_was(suffix: str, tmp_path: Path, digits:
         (200, 60, 40, 5),
     ],
 )
-def test_scans_and_photographs_are_recognised_as_well_as_the_originals(
+def test_scans_and_photographs_are_recognized_as_well_as_the_originals(
     ink: float, ground: float, slope: float, noise: float, tmp_path: Path, digits: data.Dataset
 ) -> None:
     generator = np.random.default_rng(0)
@@ -109,7 +109,7 @@ def test_what_was_done_is_said(tmp_path: Path, digits: data.Dataset) -> None:
         "inverted (dark ink on a light ground)",
         "contrast stretched",
         "cropped to the ink and resized from 360 × 440",
-        "centred by mass",
+        "centered by mass",
     )
 
 
@@ -130,7 +130,7 @@ def test_a_fine_pen_on_a_large_sheet_gives_full_ink(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ink", [(0, 0, 0), (255, 255, 255), (200, 30, 30), (255, 230, 0)])
-def test_transparent_drawings_show_their_ink_whatever_its_colour(
+def test_transparent_drawings_show_their_ink_whatever_its_color(
     ink: tuple[int, int, int], tmp_path: Path, digits: data.Dataset
 ) -> None:
     digit = digits.test_images[3, 0].numpy()
@@ -182,33 +182,33 @@ def test_the_exif_orientation_is_respected(tmp_path: Path, digits: data.Dataset)
     assert difference(image[0].numpy(), digit) < 13
 
 
-def test_colour_pictures_are_cropped_to_the_middle_and_resized(tmp_path: Path) -> None:
+def test_color_pictures_are_cropped_to_the_middle_and_resized(tmp_path: Path) -> None:
     picture = np.zeros((100, 300, 3), np.uint8)
     picture[:, 100:200] = (10, 200, 90)  # the middle square
     Image.fromarray(picture).save(tmp_path / "wide.png")
-    image, notes = read_image(tmp_path / "wide.png", COLOUR)
-    assert image.shape == COLOUR
+    image, notes = read_image(tmp_path / "wide.png", COLOR)
+    assert image.shape == COLOR
     assert (image == image.new_tensor([10, 200, 90])[:, None, None]).all()
     assert notes == ("cropped to the middle", "resized from 300 × 100")
 
 
-def test_a_colour_picture_of_the_right_size_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_color_picture_of_the_right_size_is_taken_as_it_is(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "same.png")
-    image, notes = read_image(tmp_path / "same.png", COLOUR)
+    image, notes = read_image(tmp_path / "same.png", COLOR)
     np.testing.assert_array_equal(image.numpy(), pixels.transpose(2, 0, 1))
     assert notes == ()
 
 
-def test_grey_and_transparent_pictures_serve_colour_networks(tmp_path: Path) -> None:
-    Image.new("L", (64, 64), 77).save(tmp_path / "grey.png")
-    image, notes = read_image(tmp_path / "grey.png", COLOUR)
-    assert (image == 77).all() and "grey repeated as red, green and blue" in notes
+def test_gray_and_transparent_pictures_serve_color_networks(tmp_path: Path) -> None:
+    Image.new("L", (64, 64), 77).save(tmp_path / "gray.png")
+    image, notes = read_image(tmp_path / "gray.png", COLOR)
+    assert (image == 77).all() and "gray repeated as red, green and blue" in notes
     Image.new("RGBA", (64, 64), (0, 0, 0, 0)).save(tmp_path / "clear.png")
-    image, notes = read_image(tmp_path / "clear.png", COLOUR)
+    image, notes = read_image(tmp_path / "clear.png", COLOR)
     assert (image == 255).all() and "transparent parts laid on white" in notes
     Image.fromarray(np.full((40, 40), 65535, np.uint16)).save(tmp_path / "deep.png")
-    assert (read_image(tmp_path / "deep.png", COLOUR)[0] == 255).all()
+    assert (read_image(tmp_path / "deep.png", COLOR)[0] == 255).all()
 
 
 def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
@@ -282,4 +282,4 @@ def test_any_pixels_give_an_image_or_a_sentence(tmp_path: Path, pixels: Pixels) 
         assert "blank" in str(error)
     else:
         assert image.shape == DIGIT and image.max() > 0
-    assert read_image(tmp_path / "any.png", COLOUR)[0].shape == COLOUR
+    assert read_image(tmp_path / "any.png", COLOR)[0].shape == COLOR

@@ -1,4 +1,4 @@
-"""Normalisation: against numpy and against formulas on paper."""
+"""Normalization: against numpy and against formulas on paper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from apac import data
 from apac.data import zca
-from apac.data.normalise import Scaling, normalisation_from
+from apac.data.normalize import Scaling, normalization_from
 from apac.data.zca import Whitening
 from apac.errors import InputError
 
@@ -97,10 +97,10 @@ def test_scaling_keeps_the_shape_and_lies_between_0_and_1(n: int, c: int, h: int
     assert torch.equal((scaled * 255).round().to(torch.uint8), images)
 
 
-def test_a_normalisation_is_restored_from_its_kind_and_tensors() -> None:
+def test_a_normalization_is_restored_from_its_kind_and_tensors() -> None:
     images = correlated(50, (1, 3, 3))
     for one in (Scaling(), zca.fit(images)):
-        assert torch.equal(normalisation_from(one.kind, one.tensors()).apply(images), one.apply(images))
+        assert torch.equal(normalization_from(one.kind, one.tensors()).apply(images), one.apply(images))
 
 
 def test_a_whitening_is_stored_in_a_quarter_of_its_size_without_loss() -> None:
@@ -124,7 +124,7 @@ def test_none_is_whitened_to_none() -> None:
     assert fitted.apply(torch.empty(0, 1, 3, 3, dtype=torch.uint8)).shape == (0, 1, 3, 3)
 
 
-def test_what_cannot_be_normalised_is_refused_in_a_sentence() -> None:
+def test_what_cannot_be_normalized_is_refused_in_a_sentence() -> None:
     images = correlated(50, (1, 3, 3))
     fitted = zca.fit(images)
     for call in (
@@ -136,8 +136,8 @@ def test_what_cannot_be_normalised_is_refused_in_a_sentence() -> None:
         lambda: fitted.apply(images.float()),
         lambda: Scaling().apply(images[0]),
         lambda: Whitening(torch.zeros(3), torch.zeros(3, 4)),
-        lambda: normalisation_from("pca", {}),
-        lambda: normalisation_from("zca", {"mean": torch.zeros(3)}),
+        lambda: normalization_from("pca", {}),
+        lambda: normalization_from("zca", {"mean": torch.zeros(3)}),
     ):
         with pytest.raises(InputError, match=r"\.$"):
             call()

@@ -35,7 +35,7 @@ def test_homography_elements_are_gaussian_around_the_identity(random):
 
 def test_what_rotates_and_shears_may_be_gentler_than_the_rest(random):
     gentle = apac.Homography(std=0.1, shear=0.05)
-    assert repr(gentle) == "Homography(std=0.1, outside=0.0, shear=0.05)"
+    assert repr(gentle) == "Homography(std=0.1, padding=0.0, shear=0.05)"
     assert apac.Deformation.from_json(gentle.to_json()) == gentle != apac.Homography(std=0.1)
     free = gentle.sample(N, SHAPE, generator=random).matrix.flatten(1)
     for place in range(8):
@@ -57,13 +57,13 @@ def test_elastic_field_has_the_variance_and_correlation_length_of_filtered_noise
     side, n = 129, 300
     u = apac.Elastic(sigma=sigma, alpha=alpha)
     flow: Flow = u.flow(u.sample(n, (1, side, side), generator=random), (side, side))
-    centre = flow.displacement[:, :, 64, 50:80].reshape(-1, 30).double()  # rows of the field
+    center = flow.displacement[:, :, 64, 50:80].reshape(-1, 30).double()  # rows of the field
     taps = np.exp(-0.5 * (np.arange(-int(4 * sigma + 0.5), int(4 * sigma + 0.5) + 1) / sigma) ** 2)
     expected = alpha**2 / 3 * ((taps / taps.sum()) ** 2).sum() ** 2
-    assert centre.mean().abs() < 4 * math.sqrt(expected / len(centre))
-    assert centre.var().item() == pytest.approx(expected, rel=0.15)
+    assert center.mean().abs() < 4 * math.sqrt(expected / len(center))
+    assert center.var().item() == pytest.approx(expected, rel=0.15)
     for distance in (1, int(sigma), int(2 * sigma)):
-        products = centre[:, : 30 - distance] * centre[:, distance:]
+        products = center[:, : 30 - distance] * center[:, distance:]
         assert products.mean().item() / expected == pytest.approx(math.exp(-(distance**2) / (4 * sigma**2)), abs=0.15)
 
 
@@ -107,5 +107,5 @@ def test_presets_hold_the_papers_numbers():
         apac.Homography(std=0.1), apac.Elastic(sigma=6.0, alpha=38.0), apac.Thickness(dilate=0.25, erode=0.25)
     )
     assert apac.presets.cifar10() == apac.Compose(
-        apac.ScaleShift(scale=(1.0, 2.0)), apac.Elastic(sigma=8.0, alpha=40.0, outside="edge"), apac.Flip(0.5)
+        apac.ScaleShift(scale=(1.0, 2.0)), apac.Elastic(sigma=8.0, alpha=40.0, padding="edge"), apac.Flip(0.5)
     )

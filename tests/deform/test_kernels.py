@@ -15,8 +15,8 @@ from scipy import ndimage, stats
 from torch import Tensor
 
 import apac
+from apac import trees
 from apac.deform import cpu, noise
-from apac.deform import parameters as draws
 from apac.deform.compose import ComposeParameters
 from apac.deform.homography import HomographyParameters
 from apac.deform.thickness import ThicknessParameters
@@ -60,10 +60,10 @@ def agree(u: apac.Deformation, images: Tensor, theta: object) -> None:
 
 def geometric(outside: float | str) -> list[apac.Deformation]:
     return [
-        apac.Homography(std=0.2, outside=outside),
-        apac.Elastic(sigma=2.0, alpha=15.0, outside=outside),
-        apac.ScaleShift(outside=outside),
-        apac.Compose(apac.Homography(outside=outside), apac.Elastic(outside=outside), apac.Flip(), apac.Thickness()),
+        apac.Homography(std=0.2, padding=outside),
+        apac.Elastic(sigma=2.0, alpha=15.0, padding=outside),
+        apac.ScaleShift(padding=outside),
+        apac.Compose(apac.Homography(padding=outside), apac.Elastic(padding=outside), apac.Flip(), apac.Thickness()),
     ]
 
 
@@ -110,7 +110,7 @@ def test_a_kernel_shows_outside_the_image_what_torch_shows(outside, dtype, rando
 @pytest.mark.parametrize("shift", [0.9, 2.0, 2.2, 30.0, -2.2, -30.0])
 def test_what_is_shown_from_beyond_the_image_is_the_outside_alone(shift, outside, random):
     images = torch.rand(1, 2, 8, 6, generator=random)
-    u = apac.Homography(outside=outside)
+    u = apac.Homography(padding=outside)
     matrix = torch.eye(3)[None].clone()
     matrix[0, 0, 2] = shift
     theta = HomographyParameters(matrix)
@@ -134,11 +134,11 @@ def test_a_nan_pixel_is_seen_near_it_and_nowhere_else(outside, random):
     mark[:, :, 8, 5] = 1.0
     for u in geometric(outside)[:3]:
         theta = u.sample(20, (1, 16, 16), generator=random)
-        weight = by_torch(type(u)(outside=0.0, **parameters_of(u)), mark, theta)
+        weight = by_torch(type(u)(padding=0.0, **parameters_of(u)), mark, theta)
         got, expected = u.apply(images, theta), by_torch(u, images, theta)
         assert expected[weight > 1e-3].isnan().all()
         assert got[weight > 1e-3].isnan().all()
-        # with no weight a neighbour may still meet it: 0 · NaN is NaN
+        # with no weight a neighbor may still meet it: 0 · NaN is NaN
         at_a_distance = (
             torch.nn.functional.max_pool2d(expected.isnan().float(), 3, stride=1, padding=1) + (weight > 0) == 0
         )
@@ -186,7 +186,7 @@ def test_nan_and_infinity_spread_through_a_thickness_as_they_do_by_torch(element
     if not after_a_warp:
         np.testing.assert_array_equal(got.numpy(), expected.numpy())
         return
-    # a warp gives NaN to a neighbour of no weight on one side or the other, and the window widens that
+    # a warp gives NaN to a neighbor of no weight on one side or the other, and the window widens that
     unclear = torch.nn.functional.max_pool2d(expected.isnan().float(), 3, stride=1, padding=1) > 0
     torch.testing.assert_close(got[~unclear], expected[~unclear], atol=1e-5, rtol=0)
     assert got[expected.isnan()].isnan().float().mean() > 0.5
@@ -224,7 +224,7 @@ def test_two_threads_give_the_same_bits_as_one(u):
             thetas = [u.sample(k, (3, 12, 13), generator=generator(0, "test", 2)) for k in (n, 1)]
             return [
                 *[u.apply(images, theta) for theta in thetas],
-                u.apply(images[:40], draws.rows(thetas[0], slice(0, 40))),
+                u.apply(images[:40], trees.rows(thetas[0], slice(0, 40))),
             ]
 
     for one, two in zip(results(1), results(2), strict=True):
@@ -251,10 +251,10 @@ def test_infinite_and_nan_places_of_a_singular_homography_show_what_they_show_by
     matrix = torch.eye(3).repeat(3, 1, 1)
     matrix[:, 2] = torch.tensor(row)
     matrix[1, 0, 2] = matrix[2, 1, 1] = 0.5
-    u, theta = apac.Homography(outside=outside), HomographyParameters(matrix)
+    u, theta = apac.Homography(padding=outside), HomographyParameters(matrix)
     images = torch.rand(3, 2, *size, generator=random)
     if displaced:
-        elastic = apac.Elastic(sigma=2.0, alpha=3.0, outside=outside)
+        elastic = apac.Elastic(sigma=2.0, alpha=3.0, padding=outside)
         u = apac.Compose(u, elastic)
         theta = ComposeParameters((theta, elastic.sample(3, (2, *size), generator=random)))
     agree(u, images, theta)
@@ -286,7 +286,7 @@ def test_gradients_flow_to_the_images_of_more_than_one_tile(random):
 
 
 @pytest.mark.parametrize("n", [3, cpu.TILE[1] + 1])
-@pytest.mark.parametrize("u", [apac.Homography(outside="edge"), apac.Elastic(sigma=2.0, alpha=9.0)], ids=repr)
+@pytest.mark.parametrize("u", [apac.Homography(padding="edge"), apac.Elastic(sigma=2.0, alpha=9.0)], ids=repr)
 def test_gradients_flow_to_the_parameters(u, n, random):
     images = torch.rand(n, 1, 8, 9, generator=random)
     theta = u.sample(n, (1, 8, 9), generator=random)
@@ -296,7 +296,7 @@ def test_gradients_flow_to_the_parameters(u, n, random):
 
 
 @dataclass(frozen=True)
-class Grey(apac.Deformation):
+class Gray(apac.Deformation):
     """A kind of one's own that changes the number of channels and the type."""
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> Tensor:
@@ -309,7 +309,7 @@ class Grey(apac.Deformation):
 @pytest.mark.parametrize("n", [5, cpu.TILE[1] + 5])
 def test_a_part_of_ones_own_may_change_channels_and_type_of_any_number_of_images(n, random):
     images = torch.rand(n, 3, 6, 5, generator=random)
-    u = apac.Compose(Grey(), apac.Flip(1.0))
+    u = apac.Compose(Gray(), apac.Flip(1.0))
     result = u.apply(images, u.sample(n, (3, 6, 5), generator=random))
     torch.testing.assert_close(result, images.mean(dim=1, keepdim=True).double().flip(-1))
 
@@ -420,7 +420,7 @@ def correlated(one: Tensor, other: Tensor) -> float:
     return abs(float(np.corrcoef(one.flatten(), other.flatten())[0, 1])) * one.numel() ** 0.5
 
 
-def test_noise_of_neighbouring_keys_and_pixels_is_not_correlated(random):
+def test_noise_of_neighboring_keys_and_pixels_is_not_correlated(random):
     first = torch.randint(1 << 32, (1, 1), generator=random)
     counted = torch.arange(400)[:, None]
     fixed = torch.full_like(counted, 12345)

@@ -19,13 +19,13 @@ def smooth_images(n: int, channels: int, height: int, width: int, random: torch.
 
 
 def interpolate(image: np.ndarray, x: np.ndarray, y: np.ndarray, outside: float | str) -> np.ndarray:
-    """The oracle's bilinear interpolation at column x and row y, both counted from the first pixel's centre."""
+    """The oracle's bilinear interpolation at column x and row y, both counted from the first pixel's center."""
     mode = {"mode": "nearest"} if outside == "edge" else {"mode": "grid-constant", "cval": outside}
     return np.stack([ndimage.map_coordinates(c, [y, x], order=1, **mode) for c in image.astype(np.float64)])
 
 
 def unit_grid(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """x and y of the pixel centres when the image spans [-1, 1]."""
+    """x and y of the pixel centers when the image spans [-1, 1]."""
     return np.meshgrid((2 * np.arange(width) + 1) / width - 1, (2 * np.arange(height) + 1) / height - 1)
 
 
@@ -38,7 +38,7 @@ def homography_places(matrix: np.ndarray, height: int, width: int) -> tuple[np.n
 @pytest.mark.parametrize("outside", [0.0, 0.7, "edge"])
 @pytest.mark.parametrize("size", SIZES)
 def test_homography_is_map_coordinates_on_the_projected_grid(size, outside, random):
-    u = apac.Homography(std=0.15, outside=outside)
+    u = apac.Homography(std=0.15, padding=outside)
     images = smooth_images(4, 3, *size, random)
     theta = u.sample(4, (3, *size), generator=random)
     result = u.apply(images, theta).numpy()
@@ -69,7 +69,7 @@ def displacement(noise: np.ndarray, sigma: float, alpha: float) -> np.ndarray:
 @pytest.mark.parametrize(("sigma", "alpha"), [(6.0, 38.0), (8.0, 40.0), (1.3, 5.0)])
 @pytest.mark.parametrize("size", SIZES)
 def test_elastic_is_gaussian_filter_then_map_coordinates(size, sigma, alpha, outside, random):
-    u = apac.Elastic(sigma=sigma, alpha=alpha, outside=outside)
+    u = apac.Elastic(sigma=sigma, alpha=alpha, padding=outside)
     images = smooth_images(3, 2, *size, random)
     theta = u.sample(3, (2, *size), generator=random)
     y, x = np.indices(size)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import apac
-from apac.deform import parameters as draws
+from apac import trees
 
 FLIP, STILL = apac.Flip(1.0), apac.Compose()
 
@@ -48,7 +48,7 @@ def test_a_row_of_the_draw_serves_all_images_of_that_class(random):
     u = apac.PerClass({0: FLIP}, default=STILL, classes=2)
     theta = u.sample(2, (1, 3, 3), generator=random, labels=torch.tensor([0, 1]))
     images = torch.rand(4, 1, 3, 3)
-    torch.testing.assert_close(u.apply(images, draws.rows(theta, slice(0, 1))), images.flip(-1), atol=1e-6, rtol=0)
+    torch.testing.assert_close(u.apply(images, trees.rows(theta, slice(0, 1))), images.flip(-1), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(

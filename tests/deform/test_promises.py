@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import apac
-from apac.deform import parameters as draws
+from apac import trees
 from apac.randomness import generator
 from kinds import KINDS, PER_CLASS
 
@@ -75,7 +75,7 @@ def test_any_size_channel_count_and_float_type_is_kept(u, n, channels, height, w
 def test_parameters_follow_the_images_to_their_device(u, random):
     """The device of shapes without numbers stands for any other; thickness asks for numbers and cannot run there."""
     theta = u.sample(3, (3, 12, 10), generator=random)
-    for draw in (theta, draws.rows(theta, slice(0, 1))):
+    for draw in (theta, trees.rows(theta, slice(0, 1))):
         result = u.apply(torch.zeros(3, 3, 12, 10, device="meta"), draw)
         assert result.device.type == "meta"
         assert result.shape == (3, 3, 12, 10)
@@ -86,16 +86,16 @@ def test_one_draw_for_all_is_the_same_draw_for_each(u, random):
     images = torch.rand(7, 2, 9, 11, generator=random)
     for _ in range(5):
         theta = u.sample(1, (2, 9, 11), generator=random)
-        each = draws.rows(theta, torch.zeros(7, dtype=torch.long))
+        each = trees.rows(theta, torch.zeros(7, dtype=torch.long))
         torch.testing.assert_close(u.apply(images, theta), u.apply(images, each), atol=1e-6, rtol=0)
 
 
 @each_kind
-def test_an_image_does_not_depend_on_its_neighbours(u, random):
+def test_an_image_does_not_depend_on_its_neighbors(u, random):
     images = torch.rand(8, 1, 12, 12, generator=random)
     theta = u.sample(8, (1, 12, 12), generator=random)
     together = u.apply(images, theta)
-    alone = torch.cat([u.apply(images[i : i + 1], draws.rows(theta, slice(i, i + 1))) for i in range(8)])
+    alone = torch.cat([u.apply(images[i : i + 1], trees.rows(theta, slice(i, i + 1))) for i in range(8)])
     torch.testing.assert_close(together, alone, atol=1e-6, rtol=0)
 
 
@@ -116,7 +116,7 @@ def test_a_deformation_prints_as_the_call_that_makes_it_and_survives_json(u):
         assert repr(copy) == repr(u)
 
 
-def test_colour_drawn_for_other_channels_is_refused(random):
+def test_color_drawn_for_other_channels_is_refused(random):
     theta = apac.Color().sample(2, (3, 4, 4), generator=random)
     with pytest.raises(apac.InputError, match="drawn for 3 channels; draw them for 1"):
         apac.Color().apply(torch.zeros(2, 1, 4, 4), theta)
@@ -142,8 +142,8 @@ def test_consecutive_geometric_kinds_make_one_resampling(random, monkeypatch):
 
     assert resamplings(apac.Homography(), apac.Elastic(), apac.Thickness()) == 1
     assert resamplings(*apac.presets.cifar10().parts) == 1
-    assert resamplings(apac.Homography(), apac.Thickness(), apac.Elastic()) == 2  # not neighbours
-    assert resamplings(apac.Homography(), apac.Elastic(outside="edge")) == 2  # another outside
+    assert resamplings(apac.Homography(), apac.Thickness(), apac.Elastic()) == 2  # not neighbors
+    assert resamplings(apac.Homography(), apac.Elastic(padding="edge")) == 2  # another outside
 
 
 def test_the_identity_returns_the_images_themselves(random):
@@ -159,7 +159,7 @@ class Brighter(apac.Deformation):
     most: float = 0.5
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> Any:
-        return self.most * torch.rand(n, generator=generator)
+        return self.max_shift * torch.rand(n, generator=generator)
 
     def apply(self, images: Tensor, parameters: Any) -> Tensor:
         return images + parameters[:, None, None, None]
@@ -174,7 +174,7 @@ def test_a_kind_of_ones_own_needs_sample_and_apply_alone(random):
 
 
 def test_numbers_are_kept_as_plain_floats_whatever_they_came_as():
-    assert repr(apac.ScaleShift(scale=[1, np.float32(2)])) == "ScaleShift(scale=(1.0, 2.0), outside='edge')"
+    assert repr(apac.ScaleShift(scale=[1, np.float32(2)])) == "ScaleShift(scale=(1.0, 2.0), padding='edge')"
     assert json.dumps(apac.Homography(std=np.float64(0.2)).to_json())
     assert hash(apac.Color(gamma=[1, 2])) == hash(apac.Color(gamma=(1.0, 2.0)))
 
@@ -190,7 +190,7 @@ def test_built_in_kinds_are_known_in_a_fresh_process_and_not_replaced_by_others_
         "print(apac.Deformation.from_json(Flip().to_json()))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["Homography(std=0.1, outside=0.0)", "Flip(probability=0.25)", "Flip()"]
+    assert done.stdout.splitlines() == ["Homography(std=0.1, padding=0.0)", "Flip(probability=0.25)", "Flip()"]
 
 
 def test_a_kind_that_cannot_be_stored_says_so():
@@ -206,7 +206,7 @@ def test_a_kind_that_cannot_be_stored_says_so():
     [
         (lambda: apac.Homography(std=-1), "std of a Homography must be a number of at least 0"),
         (lambda: apac.Homography(std=float("nan")), "std of a Homography must be a number of at least 0"),
-        (lambda: apac.Homography(outside="wrap"), "background value or"),
+        (lambda: apac.Homography(padding="wrap"), "background value or"),
         (lambda: apac.Elastic(sigma=0), "sigma of an Elastic must be a number above 0"),
         (lambda: apac.Elastic(alpha=float("inf")), "alpha of an Elastic must be a number, got inf"),
         (lambda: apac.ScaleShift(scale=(0.5, 2)), "1 <= low <= high"),
@@ -217,7 +217,7 @@ def test_a_kind_that_cannot_be_stored_says_so():
         (lambda: apac.Color(cast=-1), "at least 0"),
         (lambda: apac.Color(gamma=1.2), "gamma of a Color must be a range"),
         (lambda: apac.Homography(std="wide"), "std of a Homography must be a number of at least 0, got 'wide'"),
-        (lambda: apac.Homography(outside=float("nan")), "background value or"),
+        (lambda: apac.Homography(padding=float("nan")), "background value or"),
         (lambda: apac.Elastic(sigma=float("inf")), "number above 0"),
         (lambda: apac.Thickness(size=2.5), "whole number of at least 1"),
         (lambda: apac.Compose("blur"), "takes deformations"),

@@ -52,7 +52,7 @@ def test_a_shift_is_that_of_numpy(shift, random):
 
 
 def test_shifts_are_uniform(random):
-    shift = apac.TimeShift(most=0.2).sample(4000, SERIES, generator=random).shift
+    shift = apac.TimeShift(max_shift=0.2).sample(4000, SERIES, generator=random).shift
     assert stats.kstest(shift.numpy(), "uniform", args=(-0.2, 0.4)).pvalue > 1e-3
 
 

@@ -13,13 +13,14 @@ from PIL import Image
 
 import apac
 from apac import models
-from apac.certainty import Agreement, Certainty, Difference
 from apac.classify.scores import Scores
-from apac.evaluate import Evaluation, Row, evaluate
-from apac.paper import recipes, report, table
-from apac.paper.figures import curves, linear_output
-from apac.paper.figures import images as pictures
+from apac.evaluation.certified import Agreement, CertifiedEvaluation, Difference
+from apac.evaluation.fixed import Evaluation, Row, evaluate
+from apac.paper import recipes
 from apac.randomness import generator
+from apac.reporting import html, tables
+from apac.reporting.figures import curves, linear_output
+from apac.reporting.figures import images as pictures
 from apac.training import budget
 from decisions import made
 
@@ -77,20 +78,22 @@ def test_the_summary_is_in_the_order_given_with_the_papers_numbers_beside():
     deformed = evaluation(0.0105, Row(1, 0.03, 0.03, 0.01), Row(16384, 0.0023, 0.0024, 0.0001))
     paper = recipes.PAPER_TABLE["mnist-cnn"]
     one = {"original": 1, "deformed": 1}
-    summary = table.summary({"original": evaluation(0.022), "deformed": deformed}, paper, one)
+    summary = tables.summary({"original": evaluation(0.022), "deformed": deformed}, paper, one)
     assert summary.rows == (
         ("original data", "plain", "2.20 % ± 0.46", "0.69 %"),
         ("deformed data", "plain", "1.05 % ± 0.32", "0.39 %"),
         ("deformed data", "APAC, 16,384 passes", "0.23 % ± 0.15", "0.23 %"),
     )
-    rows = table.summary({"distinctive": deformed}, paper, {"distinctive": 2}).rows
+    rows = tables.summary({"distinctive": deformed}, paper, {"distinctive": 2}).rows
     assert [row[3] for row in rows] == ["not tried"] * 2
     assert rows[1][1] == "APAC, 2 × 16,384 passes"
-    assert table.changes(deformed) == "APAC corrected 2 and spoiled 1 of the 1,000 plain predictions (McNemar p = 1)."
+    assert (
+        tables.changes(deformed) == "APAC corrected 2 and corrupted 1 of the 1,000 plain predictions (McNemar p = 1)."
+    )
 
 
 def test_every_cell_of_a_table_is_in_the_page_and_nothing_is_markup_by_accident():
-    page = report.html("a < b", "lead & more", [report.Section("s", table=table.Table("t", ("<b>",), (("x & y",),)))])
+    page = html.page("a < b", "lead & more", [html.Section("s", table=tables.Table("t", ("<b>",), (("x & y",),)))])
     assert "a &lt; b" in page
     assert "<th>&lt;b&gt;</th>" in page
     assert "<td>x &amp; y</td>" in page
@@ -98,7 +101,7 @@ def test_every_cell_of_a_table_is_in_the_page_and_nothing_is_markup_by_accident(
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
-def test_figures_are_drawn_for_grey_and_colour_images_with_and_without_errors(shape, random):
+def test_figures_are_drawn_for_gray_and_color_images_with_and_without_errors(shape, random):
     images = torch.rand(12, *shape, generator=random)
     labels = torch.arange(12) % 10
     network = models.build("mnist-mlp" if shape[0] == 1 else "cifar10-mlp", generator=generator(0, "test", 0)).eval()
@@ -129,9 +132,9 @@ def test_a_convolutional_network_has_no_weight_maps_to_draw():
     assert pictures.first_layer_weights({"cnn": network}, (1, 28, 28)) is None
 
 
-def certainty(decision: apac.Decision, error: float = 1e-4, **others: float) -> Certainty:
+def certainty(decision: apac.Decision, error: float = 1e-4, **others: float) -> CertifiedEvaluation:
     passes, stopped = decision.passes.double().numpy(), np.array(decision.stopped)
-    known = Certainty(
+    known = CertifiedEvaluation(
         images=len(passes),
         seed=0,
         rule=apac.Certified(error),
@@ -236,8 +239,8 @@ def test_virtual_samples_lie_where_the_network_puts_the_first_passes(drawn, rand
     virtual = points["virtual samples"]
     assert len(virtual) == 1000
     np.testing.assert_allclose(virtual[7], seventh[0, [other, truth]], rtol=1e-4)
-    favour = int((virtual[:, 1] > virtual[:, 0]).sum())
-    assert right.get_title() == f"{favour:,} of 1,000 virtual samples favour the truth"
+    favor = int((virtual[:, 1] > virtual[:, 0]).sum())
+    assert right.get_title() == f"{favor:,} of 1,000 virtual samples favor the truth"
     assert (left.get_xlabel(), left.get_ylabel()) == (
         f"output of class {'abc'[other]}",
         f"output of class {'abc'[truth]}",
@@ -263,7 +266,7 @@ def test_every_image_is_in_one_bar_of_the_strictest_rule(drawn):
 def test_the_table_of_a_certainty_holds_its_numbers():
     decision = made(["certified"] * 3 + ["limit"], passes=[32, 48, 64, 2048])
     numbers = {"images": 4000, "mean": 1234.56, "median": 48.0, "percentile99": 16384.0, "uncertain": 50}
-    shown = table.certainty(certainty(decision, error=0.001, wrong=0.0315, clipped=6, **numbers), plain=0.0425)
+    shown = tables.certainty(certainty(decision, error=0.001, wrong=0.0315, clipped=6, **numbers), plain=0.0425)
     assert shown.title == "4,000 test images, certified falsely with a probability of at most 0.001"
     assert dict(shown.rows) == {
         "test error, plain": "4.25 %",
@@ -278,7 +281,7 @@ def test_the_table_of_a_certainty_holds_its_numbers():
 
 
 def test_the_table_names_images_that_were_not_decided():
-    shown = table.certainty(certainty(DECISIONS["one not decided"]), plain=0.0)
+    shown = tables.certainty(certainty(DECISIONS["one not decided"]), plain=0.0)
     assert shown.rows[-1] == ("not decided: NaN", "1 of 3 (33.33 %)")
 
 
@@ -288,7 +291,7 @@ def test_several_errors_are_listed_from_the_loosest_with_what_differs_from_the_m
     fixed = replace(evaluation(0.05, Row(1, 0.2, 0.2, 0.1), Row(64, 0.02, 0.02, 0.01)), scores=scores)
     strict = certainty(made(["certified", "certified", "limit"], labels=[0, 1, 0], passes=[48, 64, 1024]), error=0.01)
     loose = certainty(made(["certified"] * 3, labels=[0, 0, 1], passes=16), error=0.3, wrong=0.1)
-    shown = table.certainties([strict, loose], fixed)
+    shown = tables.certainties([strict, loose], fixed)
     assert "64 passes" in shown.title
     assert shown.rows == (
         ("0.3", "16.0", "16", "16", "0", "2", "10.00 %"),
@@ -302,7 +305,7 @@ def test_agreement_is_told_in_sentences_and_names_every_difference():
         Difference(977, certified=7, fixed=1, passes=48, margin=2.0, margin_error=0.5, fixed_margin=1.5),
     )
     agreement = Agreement(16_384, 9_950, differ, (3, 5, 8), 0.0031, 5000.0)
-    assert table.agreement(agreement, certainty(DECISIONS["one image"])).splitlines() == [
+    assert tables.agreement(agreement, certainty(DECISIONS["one image"])).splitlines() == [
         "Of 9,950 certified decisions 2 differ from those of 16,384 passes, and of the uncertain ones 3. Those passes "
         "have 0.31 % error and took 5,000 s when they were made, 2,500 times as long.",
         "  image 12: certified 4 by 0.1250 ± 0.0312 after 1,040 passes, then 9 by 0.0625",
@@ -311,7 +314,7 @@ def test_agreement_is_told_in_sentences_and_names_every_difference():
 
 
 def test_full_agreement_is_one_sentence():
-    told = table.agreement(Agreement(64, 3, (), (), 0.0, 4.0), certainty(DECISIONS["one image"]))
+    told = tables.agreement(Agreement(64, 3, (), (), 0.0, 4.0), certainty(DECISIONS["one image"]))
     assert told == (
         "Of 3 certified decisions 0 differ from those of 64 passes, and of the uncertain ones 0. Those passes have "
         "0.00 % error and took 4 s when they were made, 2.0 times as long."

@@ -74,9 +74,9 @@ def test_the_page_has_each_error_in_its_place(name):
             assert table[LABELS[kind] + label] == [percent(row[rule]) for row in rows]
             assert table["M"] == [f"{row['passes']:,}" for row in rows]
         if rows:
-            changed = [f"{len(training['evaluation'][how]):,}" for how in ("corrected", "spoiled")]
+            changed = [f"{len(training['evaluation'][how]):,}" for how in ("corrected", "corrupted")]
             p = training["evaluation"]["mcnemar"]
-            said = f"corrected {changed[0]} plain predictions and spoiled {changed[1]} (McNemar p = "
+            said = f"corrected {changed[0]} plain predictions and corrupted {changed[1]} (McNemar p = "
             assert said + (f"{p:.2g})" if p > 1e-3 else f"{p:.0e})") in prose
         if name not in recipes.TABLE:  # those have it in the table at the top
             assert f"{percent(training['evaluation']['plain'])}" in prose
@@ -109,7 +109,7 @@ def test_ten_times_the_epochs_by_a_line_through_two_runs(name):
     runs = [kept(f"tenth/{name}")["trainings"]["deformed"], kept(name)["trainings"]["deformed"]]
     epochs = [whole.deformed.epochs // 10, whole.deformed.epochs]
     errors = [{row["passes"]: row["product"] for row in run["evaluation"]["rows"]}[16] for run in runs]
-    assert [TrainConfig.from_json(run["config"]) for run in runs] == [whole.of(n).deformed for n in epochs]
+    assert [TrainConfig.from_json(run["config"]) for run in runs] == [whole.with_epochs(n).deformed for n in epochs]
     shown = next(row for row in cells(PAGE) if row[0] == SECTIONS[name] and "epochs" in row[1])
     assert shown[1:3] == [f"{n} epochs, {percent(error)}" for n, error in zip(epochs, errors, strict=True)]
     assert float(shown[3].rstrip(" %")) == pytest.approx(100 * errors[1] ** 2 / errors[0], abs=0.05)

@@ -36,7 +36,7 @@ def test_tied_and_free_epochs_are_counted_as_the_loop_makes_them(hours, monkeypa
     recipe = recipes.find("cifar10-mlp")  # two steps an epoch: 22 s tied and 125 s free
 
     def takes(epochs: int) -> float:
-        made = [(int(0.85 * each.epochs), each.epochs) for each in recipe.of(epochs).trainings.values()]
+        made = [(int(0.85 * each.epochs), each.epochs) for each in recipe.with_epochs(epochs).trainings.values()]
         return sum(22 * tied + 125 * (all_ - tied) for tied, all_ in made)
 
     if takes(1) > 3600 * hours:

@@ -26,7 +26,7 @@ def from_callable(
 ) -> Deformation:
     """A function of one image (C, H, W) that draws from the global generator of torch, numpy or Python.
 
-    `before` and `after` are fixed preprocessing around it, a resize or a normalisation; plain prediction has them too.
+    `before` and `after` are fixed preprocessing around it, a resize or a normalization; plain prediction has them too.
     """
     return _chain("from_callable", before, function, after, lambda part: part)
 
@@ -34,7 +34,7 @@ def from_callable(
 def from_torchvision(transform: Part, *, before: Part | None = None, after: Part | None = None) -> Deformation:
     """A transform of torchvision, v1 or v2, of tensors: leave out `ToTensor`, images are tensors already.
 
-    `before` and `after` are fixed preprocessing around it, a resize or a normalisation; plain prediction has them too.
+    `before` and `after` are fixed preprocessing around it, a resize or a normalization; plain prediction has them too.
     """
     return _chain("from_torchvision", before, transform, after, lambda part: part)
 
@@ -42,16 +42,16 @@ def from_torchvision(transform: Part, *, before: Part | None = None, after: Part
 def from_kornia(transform: Part, *, before: Part | None = None, after: Part | None = None) -> Deformation:
     """An augmentation of kornia, or a sequence of them. What mixes images, MixUp and CutMix, has none to mix here.
 
-    `before` and `after` are fixed preprocessing around it, a resize or a normalisation; plain prediction has them too.
+    `before` and `after` are fixed preprocessing around it, a resize or a normalization; plain prediction has them too.
     """
     return _chain("from_kornia", before, transform, after, Kornia)
 
 
 def from_albumentations(transform: Part, *, before: Part | None = None, after: Part | None = None) -> Deformation:
     """A transform of albumentations 2, or a Compose of them. It sees (H, W, C) float32, for which the library expects
-    values from 0 to 1: normalise by `after`, with `max_pixel_value=1.0`.
+    values from 0 to 1: normalize by `after`, with `max_pixel_value=1.0`.
 
-    `before` and `after` are fixed preprocessing around it, a resize or a normalisation; plain prediction has them too.
+    `before` and `after` are fixed preprocessing around it, a resize or a normalization; plain prediction has them too.
     """
     return _chain("from_albumentations", before, transform, after, Albumentations.of)
 

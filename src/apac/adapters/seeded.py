@@ -34,7 +34,7 @@ class Seeded(Deformation):
     """A deformation by a function of one image that draws from the global generators of torch, numpy and Python.
 
     Every image is given to it alone, after its own seed: a fresh draw for each, even where the library would share one
-    in a batch, and the same for an image whatever its neighbours. Nothing else may draw from them meanwhile.
+    in a batch, and the same for an image whatever its neighbors. Nothing else may draw from them meanwhile.
     """
 
     name: str  # as the call that made it prints
@@ -57,7 +57,7 @@ class Seeded(Deformation):
             self._check_shape(tuple(image.shape), expected)
         return torch.stack(each)
 
-    def fixed(self, images: Tensor) -> Tensor:
+    def preprocess(self, images: Tensor) -> Tensor:
         if not len(images):
             return images
         with seeding() as begin:
@@ -118,7 +118,7 @@ class Seeded(Deformation):
             each.append(self._run(image, (self.before, self.after)))
         if any(one.shape != each[0].shape or not torch.equal(one.nan_to_num(), each[0].nan_to_num()) for one in each):
             raise InputError(
-                f"the before or after of {self.name} is random: give it a fixed resize or normalisation, and put what "
+                f"the before or after of {self.name} is random: give it a fixed resize or normalization, and put what "
                 f"is random into the transform."
             )
 

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from apac import models
 from apac.bench import peers
 from apac.bench.deforming import PRESETS
-from apac.bench.limit import matrix_product
+from apac.bench.gemm_peak import matrix_product
 from apac.bench.race import Entry, race
 from apac.classify.classifier import Classifier
-from apac.classify.sequential import Certified
-from apac.classify.stopping import BATCH
+from apac.classify.rules.base import BATCH
+from apac.classify.rules.certified import Certified
 from apac.deform.cpu import torch_path
-from apac.models import engine
+from apac.inference import engine
+from apac.inference.workers import worker_pool
 from apac.progress import Progress
 from apac.randomness import generator
-from apac.threads import crew
 
 IMAGES = 10_000
 FEW = 1_000  # for what is slow; it does as many passes a second
@@ -54,8 +54,8 @@ def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
         return int(replace(classifier, rule=CERTIFIED).decide(few).passes.sum())
 
     def alone() -> float:
-        with crew() as threads:
-            list(threads.each(classifier.network, batches * PASSES))
+        with worker_pool() as threads:
+            list(threads.map(classifier.network, batches * PASSES))
         return PASSES * IMAGES
 
     plain = peers.plain_network(name).eval()

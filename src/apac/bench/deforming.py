@@ -12,9 +12,9 @@ from apac.bench import peers
 from apac.bench.race import Entry, race
 from apac.deform import presets
 from apac.deform.cpu import torch_path
+from apac.inference.workers import worker_pool
 from apac.progress import Progress
 from apac.randomness import generator
-from apac.threads import crew
 
 IMAGES = 8192
 BATCH = 1024  # of ours: the fastest
@@ -57,8 +57,8 @@ def _measure(preset: str, rounds: int, progress: Progress) -> list[Entry]:
 
 def _in_batches(deform: Callable[[Tensor], Tensor], images: Tensor, batch: int) -> Callable[[], float]:
     def work() -> float:
-        with crew() as threads:
-            list(threads.each(deform, images.split(batch)))
+        with worker_pool() as threads:
+            list(threads.map(deform, images.split(batch)))
         return len(images)
 
     return work

@@ -51,7 +51,7 @@ def _start(rounds: int, progress: Progress) -> list[Entry]:
     from PIL import Image
 
     from apac import data
-    from apac import run as runs
+    from apac.runs import run as runs
     from apac.training.config import TrainConfig
 
     group = "from the command to its answer"

@@ -8,12 +8,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from apac import machine
 from apac.bench import deciding, deforming, processes, training
 from apac.bench.race import Entry
 from apac.errors import InputError
-from apac.paper.table import Table
-from apac.progress import Progress, silent
+from apac.progress import Progress, no_progress
+from apac.reporting.tables import Table
+from apac.runs import provenance
 
 PEERS = ("kornia", "albumentations", "scipy", "ttach")
 PARTS = {
@@ -24,7 +24,7 @@ PARTS = {
 }
 
 
-def bench(parts: Sequence[str] = tuple(PARTS), rounds: int = 5, *, progress: Progress = silent) -> list[Entry]:
+def bench(parts: Sequence[str] = tuple(PARTS), rounds: int = 5, *, progress: Progress = no_progress) -> list[Entry]:
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
         raise InputError(f"there is nothing called {unknown[0]!r} to measure; choose among {', '.join(PARTS)}.")
@@ -34,7 +34,7 @@ def bench(parts: Sequence[str] = tuple(PARTS), rounds: int = 5, *, progress: Pro
 
 
 def to_json(entries: Sequence[Entry], rounds: int) -> dict[str, Any]:
-    where = machine.describe(PEERS) | {"commit": _commit()}
+    where = provenance.describe(PEERS) | {"commit": _commit()}
     return {"machine": where, "rounds": rounds, "entries": [entry.to_json() for entry in entries]}
 
 

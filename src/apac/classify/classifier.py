@@ -8,18 +8,18 @@ from typing import get_args
 
 from torch import Tensor
 
-from apac.arguments import settle_integer
 from apac.classify.decision import Decision, settle
 from apac.classify.margin import Pairs
 from apac.classify.passes import Outputs, Passes
-from apac.classify.rounds import Rounds
+from apac.classify.rules.base import Combine, Rule
+from apac.classify.rules.certified import Certified
+from apac.classify.scheduler import PassScheduler
 from apac.classify.scores import Scores
-from apac.classify.sequential import Certified
-from apac.classify.stopping import Combine, Rule
 from apac.deform.base import Deformation
 from apac.errors import InputError
-from apac.models.engine import Network
-from apac.progress import Progress, silent
+from apac.inference.engine import Network
+from apac.progress import Progress, no_progress
+from apac.validation import validate_integer
 
 DEFAULT_RULE = Certified()
 
@@ -57,10 +57,10 @@ class Classifier:
             raise InputError(f'combine is "product" or "sum", got {self.combine!r}.')
         if self.outputs not in get_args(Outputs):
             raise InputError(f"outputs is one of {', '.join(map(repr, get_args(Outputs)))}, got {self.outputs!r}.")
-        settle_integer(self, "device_batch", least=1)
-        settle_integer(self, "seed")
+        validate_integer(self, "device_batch", minimum=1)
+        validate_integer(self, "seed")
 
-    def decide(self, images: Tensor, *, progress: Progress = silent) -> Decision:
+    def decide(self, images: Tensor, *, progress: Progress = no_progress) -> Decision:
         """Decide images (N, C, H, W), any N. Memory beyond the result grows neither with N nor with M.
 
         An image for which the network returns NaN in some pass is stopped and named by a line of the log, and the
@@ -69,11 +69,11 @@ class Classifier:
         self._check(images)
         if not len(images):
             nothing = self.plain(images)
-            return settle(Scores(0, *[nothing] * 4), Pairs.begin(nothing), nothing[:, 0].long(), "", self.combine)
+            return settle(Scores(0, *[nothing] * 4), Pairs.init(nothing), nothing[:, 0].long(), "", self.combine)
         with self._passes.at_work() as passes:
-            return Rounds(passes, self.rule, images, self.combine, progress).decide()
+            return PassScheduler(passes, self.rule, images, self.combine, progress).decide()
 
-    def score(self, images: Tensor, start: int, stop: int, *, progress: Progress = silent) -> Scores:
+    def score(self, images: Tensor, start: int, stop: int, *, progress: Progress = no_progress) -> Scores:
         """The scores of passes start … stop − 1, to be merged with those of other passes of the same images."""
         self._check(images)
         if not 0 <= start < stop:
@@ -116,7 +116,7 @@ class Classifier:
             got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise InputError(
                 f"images must be a floating-point tensor of shape (N, C, H, W), got {got}; "
-                f"divide bytes as in training, or by run.normalise(images)."
+                f"divide bytes as in training, or by run.normalize(images)."
             )
         if self.image_shape is not None and tuple(images.shape[1:]) != tuple(self.image_shape):
             raise InputError(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from apac.classify.margin import Pairs
+from apac.classify.rules.base import Combine
 from apac.classify.scores import Scores
-from apac.classify.stopping import Combine
 from apac.errors import InputError
 
 

@@ -26,7 +26,7 @@ class Pairs:
     products: Tensor  # (n, R, R)
 
     @staticmethod
-    def begin(values: Tensor) -> Pairs:
+    def init(values: Tensor) -> Pairs:
         """Before the first pass, with its values (n, K)."""
         first, classes = values.topk(min(CONTENDERS, values.shape[1]), dim=1)
         zero = torch.zeros_like(first, dtype=torch.float64)  # (n, R)

@@ -13,17 +13,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from apac.deform import parameters as draws
+from apac import trees
 from apac.deform.base import Deformation
 from apac.deform.per_class import PerClass
 from apac.errors import InputError
-from apac.models.engine import Network, evaluating, prepare, serves_threads
+from apac.inference.engine import Network, evaluating, prepare, serves_threads
+from apac.inference.workers import WorkerPool, worker_pool
 from apac.randomness import generator
-from apac.threads import Crew, crew
 
 PART = 4  # batches of the network
 CACHE = 16 << 20  # bytes
-ALONE = Crew()
+ALONE = WorkerPool()
 NOT_ALWAYS = "the network must return the same number of classes for all images; it returns now more and now fewer."
 
 Outputs = Literal["logits", "probabilities", "log-probabilities"]  # of a network
@@ -39,14 +39,14 @@ class Passes:
     independent: bool
     device_batch: int
     outputs: Outputs = "logits"
-    threads: Crew = ALONE
+    threads: WorkerPool = ALONE
 
     @contextmanager
     def at_work(self) -> Iterator[Passes]:
         """The same on all cores where the network allows it, and with the network in evaluation mode."""
         with (
             evaluating(self.network),
-            crew() if serves_threads(self.network) else nullcontext(ALONE) as threads,
+            worker_pool() if serves_threads(self.network) else nullcontext(ALONE) as threads,
         ):
             yield replace(self, threads=threads)
 
@@ -54,7 +54,7 @@ class Passes:
         """The same with the network ready for so many passes of these images, where that pays."""
         threads = max(self.threads.count, torch.get_num_threads())
         number = passes * len(self._sets()) * len(images)
-        examples = self.deformation.fixed(images[:64])
+        examples = self.deformation.preprocess(images[:64])
         logits = partial(_logits, outputs=self.outputs)
         return replace(self, network=prepare(self.network, examples, number, threads, logits=logits))
 
@@ -64,14 +64,16 @@ class Passes:
         some = images if len(images) else images.new_zeros(1, *images.shape[1:])
         batches = some.split(self.device_batch)
         with closing(
-            self.threads.each(lambda part: self._log_probabilities(_apart(self.deformation.fixed(part), part)), batches)
+            self.threads.map(
+                lambda part: self._log_probabilities(_apart(self.deformation.preprocess(part), part)), batches
+            )
         ) as said:
             return torch.cat(list(said))[: len(images)]
 
     def of(self, images: Tensor, numbers: range) -> Generator[Tensor, None, None]:
         """Log-probabilities of images, (N, K), in one pass after the other."""
         parts = len(images.split(self._part(images)))
-        with closing(self.threads.each(lambda item: self._said(*item), self._work(images, numbers))) as said:
+        with closing(self.threads.map(lambda item: self._said(*item), self._work(images, numbers))) as said:
             # those of the parts, (passes of a block, images of a part, K)
             classes = None
             while block := list(islice(said, parts)):
@@ -106,8 +108,8 @@ class Passes:
         originals = images.repeat(len(numbers), 1, 1, 1) if len(numbers) > 1 else images
         each = []
         for deformation, theta in zip(sets, thetas, strict=True):
-            if draws.size(theta) not in (1, len(originals)):
-                theta = draws.rows(theta, torch.arange(len(numbers)).repeat_interleave(len(images)))
+            if trees.size(theta) not in (1, len(originals)):
+                theta = trees.rows(theta, torch.arange(len(numbers)).repeat_interleave(len(images)))
             virtual = deformation.apply(originals, theta)
             if not isinstance(virtual, Tensor) or len(virtual) != len(originals) or not virtual.is_floating_point():
                 got = (
@@ -137,7 +139,7 @@ class Passes:
             [u.sample(1, _shape(images), generator=generator(self.seed, "pass", m)) for m in numbers]
             for u in self._sets()
         )
-        return [draws.to_device(draws.concatenate(thetas), images.device) for thetas in each]
+        return [trees.to_device(trees.concatenate(thetas), images.device) for thetas in each]
 
     def _draw_independent(self, deformation: Deformation, images: Tensor, numbers: range) -> Any:
         keys = [_digest(image) for image in images]
@@ -146,7 +148,7 @@ class Passes:
             for m in numbers
             for key in keys
         ]
-        return draws.to_device(draws.concatenate(each), images.device)
+        return trees.to_device(trees.concatenate(each), images.device)
 
     def _log_probabilities(self, virtual: Tensor) -> Tensor:
         each: list[Tensor] = []

@@ -9,10 +9,10 @@ import typer
 from apac.cli.bench import bench
 from apac.cli.classify import classify
 from apac.cli.data import fetch, path
+from apac.cli.errors import run_app
 from apac.cli.evaluate import evaluate
 from apac.cli.reproduce import reproduce
 from apac.cli.train import train
-from apac.refusal import in_one_sentence
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,4 +44,4 @@ def options(
 
 
 def main() -> None:
-    in_one_sentence(app)
+    run_app(app)

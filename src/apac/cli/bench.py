@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from apac.cli.errors import handle_errors
+from apac.cli.terminal import print_table, show_progress
 from apac.errors import InputError
-from apac.refusal import kindly
-from apac.terminal import print_table, watched
 
 
-@kindly
+@handle_errors
 def bench(
     only: Annotated[str, typer.Option(help="What to measure, separated by commas.")] = "deform,decide,train,process",
     rounds: Annotated[int, typer.Option(help="Turns of each contestant; its best counts.")] = 5,
@@ -26,11 +26,11 @@ def bench(
     """
     from apac.bench.result import bench as measure
     from apac.bench.result import tables, to_json
-    from apac.storage import write_json
+    from apac.runs.storage import write_json
 
     if not out.parent.is_dir():
         raise InputError(f"the folder {out.parent} does not exist; make it, or choose another --out.")
-    with watched() as progress:
+    with show_progress() as progress:
         entries = measure([part.strip() for part in only.split(",")], rounds, progress=progress)
     for table in tables(entries):
         print_table(table)

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from apac.cli.errors import handle_errors, print_error
 from apac.cli.options import Error, Limit, RunFolder, Seed, certified
+from apac.cli.terminal import answers_as_csv, answers_of, print_answer, show_progress
 from apac.errors import InputError
-from apac.refusal import complain, kindly
-from apac.terminal import answers_as_csv, answers_of, print_answer, watched
 
 
-@kindly
+@handle_errors
 def classify(
     run: RunFolder,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.", show_default=False)],
@@ -35,14 +35,14 @@ def classify(
 
     Example:  apac classify runs/photos *.jpg --csv decisions.csv
 
-    Images of another size or polarity are resized, centred and inverted as the training data asks, and it is said so.
+    Images of another size or polarity are resized, centered and inverted as the training data asks, and it is said so.
     """
     import torch
 
-    from apac.classify.stopping import FixedPasses, Rule
+    from apac.classify.rules.base import FixedPasses, Rule
     from apac.data.image_file import read_image
-    from apac.run import load
-    from apac.storage import write_bytes
+    from apac.runs.run import load
+    from apac.runs.storage import write_bytes
 
     if passes is not None and (error, limit) != (None, None):
         raise InputError("--passes asks for a fixed number of passes, --error and --limit for certainty; choose one.")
@@ -55,12 +55,12 @@ def classify(
         try:
             read.append((path, *read_image(path, loaded.image_shape)))
         except InputError as complaint:
-            complain(str(complaint))
+            print_error(str(complaint))
             failed = True
     answers: list[dict[str, Any]] = []
     if read:
-        pixels = loaded.normalise(torch.stack([image for _, image, _ in read]))
-        with watched() as progress:
+        pixels = loaded.normalize(torch.stack([image for _, image, _ in read]))
+        with show_progress() as progress:
             decision = loaded.classifier(rule, seed=seed).decide(pixels, progress=progress)
         prepared = [(path, notes) for path, _, notes in read]
         answers = answers_of(prepared, decision, loaded.classes)

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from apac.refusal import kindly
-from apac.terminal import watched
+from apac.cli.errors import handle_errors
+from apac.cli.terminal import show_progress
 
 
-@kindly
+@handle_errors
 def fetch(name: Annotated[str, typer.Argument(help="mnist or cifar10.", show_default=False)]) -> None:
     """Download a data set, check its digests and keep it.
 
@@ -18,12 +18,12 @@ def fetch(name: Annotated[str, typer.Argument(help="mnist or cifar10.", show_def
     """
     from apac import data
 
-    with watched() as progress:
+    with show_progress() as progress:
         path = data.fetch(name, progress=progress)
     print(path)
 
 
-@kindly
+@handle_errors
 def path() -> None:
     """Print the folder of the downloaded data (the environment variable APAC_DATA overrides it).
 

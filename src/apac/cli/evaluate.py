@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from apac.cli.errors import handle_errors
 from apac.cli.options import Error, Limit, RunFolder, Seed, certified, numbers_of_passes
+from apac.cli.terminal import print_table, show_progress
 from apac.errors import InputError
-from apac.refusal import kindly
-from apac.terminal import print_table, watched
 
 if TYPE_CHECKING:  # it would bring torch, which takes long
-    from apac.classify.sequential import Certified
+    from apac.classify.rules.certified import Certified
     from apac.progress import Progress
-    from apac.run import Run
+    from apac.runs.run import Run
 
 
-@kindly
+@handle_errors
 def evaluate(
     run: RunFolder,
     passes: Annotated[
@@ -46,8 +46,8 @@ def evaluate(
     are kept in RUN/scores: what was made once is not made again, and Ctrl-C loses a minute or so. For a network that
     comes with the package, RUN is its name, and the folder of that name here is made for the results.
     """
-    from apac.classify.stopping import FixedPasses
-    from apac.run import load
+    from apac.classify.rules.base import FixedPasses
+    from apac.runs.run import load
 
     if rule == "fixed":
         _refuse({"--error": error, "--limit": limit, "--against": against}, "--rule certified")
@@ -61,15 +61,15 @@ def evaluate(
 
 
 def _fixed(folder: Path, run: Run, marks: tuple[int, ...], seed: int) -> None:
-    from apac.evaluate import evaluate as measure
-    from apac.paper.table import changes, error_against_m
-    from apac.run import images_to_test
-    from apac.run_folder import scores_of
-    from apac.storage import write_json, write_text
+    from apac.evaluation.fixed import evaluate as measure
+    from apac.reporting.tables import changes, error_against_m
+    from apac.runs.folder import scores_of
+    from apac.runs.run import images_to_test
+    from apac.runs.storage import write_json, write_text
 
     if _mention_no_deformation(run):
         marks = ()
-    with watched() as progress, _going_on():
+    with show_progress() as progress, _going_on():
         images, labels = images_to_test(run, progress=progress)
         result = measure(run.classifier(seed=seed), images, labels, marks, keep=scores_of(folder), progress=progress)
     print_table(error_against_m(result))
@@ -81,34 +81,34 @@ def _fixed(folder: Path, run: Run, marks: tuple[int, ...], seed: int) -> None:
 
 
 def _certified(folder: Path, run: Run, rule: Certified, against: int | None, seed: int) -> None:
-    from apac.certainty import certify, compare, to_csv
-    from apac.paper import table
-    from apac.paper.figures.curves import passes_against_margin
-    from apac.run import images_to_test
-    from apac.run_folder import scores_of
-    from apac.storage import write_bytes, write_json, write_text
-    from apac.summing import Summing
+    from apac.evaluation.certified import compare, evaluate_certified, to_csv
+    from apac.evaluation.score_cache import ScoreCache
+    from apac.reporting import tables
+    from apac.reporting.figures.curves import passes_against_margin
+    from apac.runs.folder import scores_of
+    from apac.runs.run import images_to_test
+    from apac.runs.storage import write_bytes, write_json, write_text
 
     _mention_no_deformation(run)
     classifier = run.classifier(rule, seed=seed)
-    with watched() as progress:
+    with show_progress() as progress:
         images, labels = images_to_test(run, progress=progress)
         plain = int((classifier.plain(images).argmax(dim=1) != labels).sum()) / len(labels)
-        result = certify(classifier, images, labels, progress=progress)
+        result = evaluate_certified(classifier, images, labels, progress=progress)
         form = result.to_json() | {"plain": plain}
         write_json(folder / "certified.json", form)
         write_text(folder / "certified.csv", to_csv(result.decision, labels))
         write_bytes(folder / "passes.png", passes_against_margin(result.decision, labels))
-    print_table(table.certainty(result, plain))
+    print_table(tables.certainty(result, plain))
     print(f"wrote {', '.join(str(folder / name) for name in ('certified.json', 'certified.csv', 'passes.png'))}")
     if against is None:
         return
-    with watched() as progress, _going_on():
-        summing = Summing(classifier, images, against, scores_of(folder))
-        scores = summing.up_to(against, progress=_named(progress, f"deciding by {against:,} passes"))
-    agreement = compare(result.decision, scores, labels, summing.seconds)
+    with show_progress() as progress, _going_on():
+        cache = ScoreCache(classifier, images, against, scores_of(folder))
+        scores = cache.get(against, progress=_named(progress, f"deciding by {against:,} passes"))
+    agreement = compare(result.decision, scores, labels, cache.seconds)
     write_json(folder / "certified.json", form | {"against": agreement.to_json()})
-    print(table.agreement(agreement, result))
+    print(tables.agreement(agreement, result))
 
 
 def _mention_no_deformation(run: Run) -> bool:

@@ -10,7 +10,7 @@ import typer
 from apac.errors import InputError
 
 if TYPE_CHECKING:  # it would bring torch, which takes long
-    from apac.classify.sequential import Certified
+    from apac.classify.rules.certified import Certified
 
 Seed = Annotated[int, typer.Option(help="Decides every random number.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds.")]
@@ -27,7 +27,7 @@ Limit = Annotated[int | None, typer.Option(help="Passes after which an uncertain
 
 def certified(error: float | None, limit: int | None) -> Certified:
     """The certified rule with what was given, and its own values otherwise."""
-    from apac.classify.sequential import Certified
+    from apac.classify.rules.certified import Certified
 
     given: dict[str, Any] = {"error": error, "limit": limit}
     return Certified(**{name: value for name, value in given.items() if value is not None})
@@ -35,7 +35,7 @@ def certified(error: float | None, limit: int | None) -> Certified:
 
 def numbers_of_passes(text: str) -> tuple[int, ...]:
     """Numbers of passes, separated by commas."""
-    from apac.classify.stopping import FixedPasses
+    from apac.classify.rules.base import FixedPasses
 
     try:
         return tuple(FixedPasses(int(part)).passes for part in text.split(","))

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
+from apac.cli.errors import handle_errors
 from apac.cli.options import Overwrite, Resume, Seed, numbers_of_passes
+from apac.cli.terminal import print_table, show_progress
 from apac.errors import InputError
 from apac.progress import Progress
-from apac.refusal import kindly
-from apac.terminal import print_table, watched
 
 
-@kindly
+@handle_errors
 def reproduce(
     recipe: Annotated[
         str,
@@ -53,7 +53,7 @@ def reproduce(
     from dataclasses import replace
     from functools import partial
 
-    from apac.paper import present, recipes, whole
+    from apac.paper import recipes, report, table2
     from apac.paper import reproduce as making
 
     names = recipes.TABLE if recipe == "all" else (recipe,)
@@ -67,12 +67,12 @@ def reproduce(
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; a report needs a folder.")
     if recipe == "all":
-        whole.check_free(out, resume=resume, overwrite=overwrite)
+        table2.check_free(out, resume=resume, overwrite=overwrite)
     folders = [out / each.name if recipe == "all" else out for each in chosen]
     results = []
     go_on, done = ("--overwrite", "nothing was replaced") if overwrite else ("--resume", "what is done is kept")
     try:
-        with watched() as progress:
+        with show_progress() as progress:
             how = partial(
                 making.plan, epochs=epochs, hours=hours, resume=resume, overwrite=overwrite, progress=progress
             )
@@ -84,14 +84,14 @@ def reproduce(
                 making.clear(each, folder)
         go_on, done = "--resume", "what is done is kept"
         for each, folder in zip(chosen, folders, strict=True):
-            with watched() as progress:
+            with show_progress() as progress:
                 of_all = partial(_named, each.name, progress) if recipe == "all" else progress
                 result = making.reproduce(each, folder, resume=resume, progress=of_all)
-                present.write(result, folder)
+                report.write(result, folder)
             results.append(result)
-            for shown in present.tables(result):
+            for shown in report.result_tables(result):
                 print_table(shown)
-            print(*present.sentences(result), sep="\n")
+            print(*report.sentences(result), sep="\n")
             seconds = f"training {result.training:,.0f} s, deciding {result.deciding:,.0f} s"
             print(f"wrote {folder / 'report.html'} ({seconds})")
     except KeyboardInterrupt:
@@ -104,8 +104,8 @@ def reproduce(
             f"apac reproduce {recipe} --seed {seed} {more}{go_on} --out {shlex.quote(str(out))}"
         ) from None
     if recipe == "all":
-        whole.write(results, out)
-        print_table(whole.errors(results))
+        table2.write(results, out)
+        print_table(table2.errors(results))
         print(f"wrote {out / 'report.html'}")
 
 

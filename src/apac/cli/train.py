@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from apac.cli.errors import handle_errors
 from apac.cli.options import Overwrite, Resume
-from apac.refusal import kindly
-from apac.terminal import watched
+from apac.cli.terminal import show_progress
 
 
-@kindly
+@handle_errors
 def train(
     out: Annotated[Path, typer.Option(help="The folder for the run.", show_default=False)],
     data: Annotated[
@@ -71,9 +71,9 @@ def train(
     """
     from dataclasses import replace
 
-    from apac import run as runs
     from apac.deform.compose import Compose
-    from apac.run_folder import read_config
+    from apac.runs import run as runs
+    from apac.runs.folder import read_config
     from apac.training.config import TrainConfig
 
     options = {
@@ -96,7 +96,7 @@ def train(
     }
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     config = replace(read_config(out), **given) if resume else TrainConfig(**given)
-    with watched() as progress:
+    with show_progress() as progress:
         run = runs.train(config, out, resume=resume, overwrite=overwrite, progress=progress)
     last = run.history[-1]
     held = "" if last.validation_error is None else f", plain error on held-out images {last.validation_error:.2%}"

@@ -12,7 +12,7 @@ from apac.data.cifar10 import CIFAR10
 from apac.data.mnist import MNIST
 from apac.data.store import cache_folder
 from apac.errors import InputError
-from apac.progress import Progress, silent
+from apac.progress import Progress, no_progress
 
 __all__ = ["NAMES", "Dataset", "cache_folder", "fetch", "load"]
 
@@ -20,7 +20,7 @@ _FETCHED = {entry.name: entry for entry in (MNIST, CIFAR10)}
 NAMES = ("mnist-5k", *_FETCHED)
 
 
-def load(name: str, *, progress: Progress = silent) -> Dataset:
+def load(name: str, *, progress: Progress = no_progress) -> Dataset:
     """The data set of that name; fetches it first where the cache lacks it."""
     _check(name)
     if name == "mnist-5k":
@@ -42,7 +42,7 @@ def load(name: str, *, progress: Progress = silent) -> Dataset:
     )
 
 
-def fetch(name: str, *, progress: Progress = silent) -> Path:
+def fetch(name: str, *, progress: Progress = no_progress) -> Path:
     """Make sure that the data set is on this machine and unharmed, and return its file.
 
     Returns at once when it is; mnist-5k always is, inside an installed package.

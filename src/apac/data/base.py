@@ -12,7 +12,7 @@ from apac.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Labelled images, as the pixels that the source gives: no scaling, no whitening."""
+    """Labeled images, as the pixels that the source gives: no scaling, no whitening."""
 
     name: str
     train_images: Tensor  # (N, C, H, W) uint8
@@ -29,7 +29,7 @@ class Dataset:
 
 
 def check_pixels(images: Tensor) -> None:
-    """What every normalisation asks of its input."""
+    """What every normalization asks of its input."""
     if not isinstance(images, Tensor) or images.ndim != 4 or images.dtype != torch.uint8:
         got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-        raise InputError(f"normalisation takes pixels as a torch tensor of uint8 (N, C, H, W), got {got}.")
+        raise InputError(f"normalization takes pixels as a torch tensor of uint8 (N, C, H, W), got {got}.")

@@ -1,4 +1,4 @@
-"""CIFAR-10: 50,000 + 10,000 colour images of 32 × 32 in ten classes."""
+"""CIFAR-10: 50,000 + 10,000 color images of 32 × 32 in ten classes."""
 
 from __future__ import annotations
 

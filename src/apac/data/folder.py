@@ -19,7 +19,7 @@ from torch import Tensor
 from apac.data.base import Dataset
 from apac.data.image_file import FORMATS, read_image
 from apac.errors import InputError
-from apac.progress import Progress, silent
+from apac.progress import Progress, no_progress
 
 Corrupt = Literal["refuse", "skip"]
 Files = dict[str, list[Path]]  # of each class, by its name
@@ -28,14 +28,14 @@ SIDE = 32  # pixels, of the paper's networks for pictures
 TEST_SHARE = 0.2
 TEST_NAMES = ("test", "val", "valid", "validation")
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pnm"}
-GREY_MODES = ("1", "L", "LA", "I", "F")
+GRAY_MODES = ("1", "L", "LA", "I", "F")
 NAMED = 5  # files in a message
 
 
 def load(
-    folder: Path, *, corrupt: Corrupt = "refuse", channels: int | None = None, progress: Progress = silent
+    folder: Path, *, corrupt: Corrupt = "refuse", channels: int | None = None, progress: Progress = no_progress
 ) -> Dataset:
-    """Images of any size as C × 32 × 32: the middle of each, resized; grey if all of them are stored as grey, unless a
+    """Images of any size as C × 32 × 32: the middle of each, resized; gray if all of them are stored as gray, unless a
     number of channels is given."""
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}; give one with a sub-folder of images for each class.")
@@ -115,15 +115,15 @@ def _share(path: Path) -> float:
 
 
 def _channels(paths: Sequence[Path]) -> int:
-    """1 if all files that open as images are grey, else 3; nothing is decoded yet."""
-    grey = []
+    """1 if all files that open as images are gray, else 3; nothing is decoded yet."""
+    gray = []
     for path in paths:
         try:
             with Image.open(path, formats=FORMATS) as file:
-                grey.append(file.mode.startswith(GREY_MODES))
+                gray.append(file.mode.startswith(GRAY_MODES))
         except Exception:  # a damaged file makes Pillow raise almost anything; who reads it says so
             continue
-    return 1 if grey and all(grey) else 3
+    return 1 if gray and all(gray) else 3
 
 
 def _read(paths: Sequence[Path], channels: int, corrupt: Corrupt, progress: Progress) -> dict[Path, Tensor]:

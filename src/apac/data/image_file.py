@@ -26,7 +26,7 @@ OTHER_MODES = ("1", "P", "PA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
 def read_image(path: str | os.PathLike[str], image_shape: tuple[int, int, int]) -> tuple[Tensor, tuple[str, ...]]:
     """The image as (C, H, W) uint8, and what was done to it, in short phrases.
 
-    For 1 × 28 × 28 the result follows MNIST: light ink on black, 20 pixels long, its centre of mass in the middle. For
+    For 1 × 28 × 28 the result follows MNIST: light ink on black, 20 pixels long, its center of mass in the middle. For
     any other shape it is the middle of the picture, resized.
     """
     channels, height, width = image_shape
@@ -36,15 +36,15 @@ def read_image(path: str | os.PathLike[str], image_shape: tuple[int, int, int]) 
         )
     picture, notes = _open(Path(path))
     if image_shape == DIGIT:
-        grey, more = _grey(picture)
-        pixels, last = as_mnist(grey, path=str(path), size=picture.size)
+        gray, more = _gray(picture)
+        pixels, last = as_mnist(gray, path=str(path), size=picture.size)
         return torch.from_numpy(pixels)[None], (*notes, *more, *last)
     pixels, more = _fitted(picture, channels, (width, height))
     return torch.from_numpy(pixels), (*notes, *more)
 
 
 def _open(path: Path) -> tuple[Image.Image, list[str]]:
-    """The picture, upright, in mode L, LA, RGB, RGBA or, for 16-bit grey, F from 0 to 255."""
+    """The picture, upright, in mode L, LA, RGB, RGBA or, for 16-bit gray, F from 0 to 255."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the path of one image file.")
     try:
@@ -94,11 +94,11 @@ def _check_size(path: Path, file: Image.Image) -> None:
 
 def _simple_mode(path: Path, picture: Image.Image, format: str | None) -> Image.Image:
     mode = picture.mode
-    # 16-bit grey; "I" holds it for some formats and versions of Pillow.
+    # 16-bit gray; "I" holds it for some formats and versions of Pillow.
     if mode.startswith("I;16") or (mode == "I" and format in ("PNG", "PPM")):
         return Image.fromarray(np.asarray(picture).astype(np.float32) / 257)  # 65535 / 255
     if mode not in ("L", "LA", "RGB", "RGBA", *OTHER_MODES):
-        raise InputError(f"{path} has pixels of the kind {mode!r}; save it as a grey or RGB image of 8 or 16 bits.")
+        raise InputError(f"{path} has pixels of the kind {mode!r}; save it as a gray or RGB image of 8 or 16 bits.")
     if "transparency" in picture.info or mode in ("PA", "La", "RGBa"):
         return picture.convert("RGBA")
     if mode in OTHER_MODES:
@@ -106,7 +106,7 @@ def _simple_mode(path: Path, picture: Image.Image, format: str | None) -> Image.
     return picture
 
 
-def _grey(picture: Image.Image) -> tuple[NDArray[np.float32], list[str]]:
+def _gray(picture: Image.Image) -> tuple[NDArray[np.float32], list[str]]:
     """Brightness from 0 to 255, small enough to work with, and what was done."""
     notes = []
     if max(picture.size) > WORKING_SIDE:
@@ -121,13 +121,13 @@ def _grey(picture: Image.Image) -> tuple[NDArray[np.float32], list[str]]:
     if picture.mode in ("RGB", "RGBA"):
         red, green, blue = (np.asarray(picture.getchannel(channel)) for channel in "RGB")
         if (red != green).any() or (green != blue).any():
-            notes.append("colour turned grey")
+            notes.append("color turned gray")
     return np.asarray(picture if picture.mode == "F" else picture.convert("L"), np.float32), notes
 
 
-def _ground_behind(grey: NDArray[np.uint8], alpha: NDArray[np.uint8]) -> int:
+def _ground_behind(gray: NDArray[np.uint8], alpha: NDArray[np.uint8]) -> int:
     """What to put behind a partly transparent drawing so that its ink is seen."""
-    visible = grey[alpha > 127]
+    visible = gray[alpha > 127]
     if visible.size == 0:
         return 255
     low, middle, high = np.percentile(visible, (5, 50, 95))
@@ -152,7 +152,7 @@ def _fitted(picture: Image.Image, channels: int, size: tuple[int, int]) -> tuple
         picture = Image.fromarray(np.asarray(picture).round().astype(np.uint8))
     wanted = "L" if channels == 1 else "RGB"
     if picture.mode != wanted:
-        notes.append("colour turned grey" if channels == 1 else "grey repeated as red, green and blue")
+        notes.append("color turned gray" if channels == 1 else "gray repeated as red, green and blue")
         picture = picture.convert(wanted)
     (width, height), (columns, rows) = picture.size, size
     across, down = min(width, height * columns / rows), min(height, width * rows / columns)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.arguments import settle_number
 from apac.deform.base import Deformation, prepare, same_shape
+from apac.validation import validate_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,7 @@ class Amplitude(Deformation):
     std: float = 0.1
 
     def __post_init__(self) -> None:
-        settle_number(self, "std", least=0, most=10)
+        validate_number(self, "std", minimum=0, maximum=10)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> AmplitudeParameters:
         noise = torch.randn(n, image_shape[0], 1, 1, generator=generator, device=generator.device)

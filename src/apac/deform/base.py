@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apac.deform import parameters as draws
-from apac.deform.parameters import Draw
+from apac import trees
 from apac.errors import InputError
+from apac.trees import Draw
 
 
 class Deformation(ABC):
@@ -32,8 +32,8 @@ class Deformation(ABC):
         Pure: same input, same output, and the input stays as it is. Where nothing changes the result may be the input.
         """
 
-    def fixed(self, images: Tensor) -> Tensor:
-        """What every image goes through whatever Θ is, such as a normalisation: here nothing. The plain prediction is
+    def preprocess(self, images: Tensor) -> Tensor:
+        """What every image goes through whatever Θ is, such as a normalization: here nothing. The plain prediction is
         that of these images."""
         return images
 
@@ -71,10 +71,10 @@ def prepare(images: Tensor, parameters: Draw) -> Draw:
             f"images must be a floating-point tensor of shape (N, C, H, W), got {images.dtype} of shape "
             f"{tuple(images.shape)}."
         )
-    n = draws.size(parameters)
+    n = trees.size(parameters)
     if n not in (1, len(images)):
         raise InputError(f"{len(images)} images need {len(images)} parameters, or 1 for all of them, got {n}.")
-    return draws.to_device(parameters, images.device)
+    return trees.to_device(parameters, images.device)
 
 
 def same_shape(images: Tensor, parameters: Tensor) -> None:

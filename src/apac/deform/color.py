@@ -1,4 +1,4 @@
-"""Gamma correction and colour cast, the colour processing that the paper names."""
+"""Gamma correction and color cast, the color processing that the paper names."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.arguments import settle_number, settle_range
 from apac.deform.base import Deformation, prepare
 from apac.errors import InputError
+from apac.validation import validate_number, validate_range
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +31,8 @@ class Color(Deformation):
     cast: float = 0.05
 
     def __post_init__(self) -> None:
-        settle_range(self, "gamma", least=1e-3)
-        settle_number(self, "cast", least=0)
+        validate_range(self, "gamma", minimum=1e-3)
+        validate_number(self, "cast", minimum=0)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ColorParameters:
         low, high = math.log(self.gamma[0]), math.log(self.gamma[1])
@@ -44,7 +44,7 @@ class Color(Deformation):
         parameters = prepare(images, parameters)
         if parameters.cast.shape[1] != images.shape[1]:
             raise InputError(
-                f"these colour parameters were drawn for {parameters.cast.shape[1]} channels; "
+                f"these color parameters were drawn for {parameters.cast.shape[1]} channels; "
                 f"draw them for {images.shape[1]}."
             )
         gamma = parameters.gamma.to(images.dtype)[:, None, None, None]

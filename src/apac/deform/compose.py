@@ -25,7 +25,7 @@ class ComposeParameters:
 class Compose(Deformation):
     """Deformations applied one after another. `Compose()` is the identity.
 
-    Neighbours that only move pixels, and agree on what lies outside the image, share one interpolation: two would blur
+    Neighbors that only move pixels, and agree on what lies outside the image, share one interpolation: two would blur
     twice. See `warp.warp` for how their coordinates combine.
     """
 
@@ -56,17 +56,17 @@ class Compose(Deformation):
         parts = []
         for part in self.parts:
             parts.append(part.sample(n, image_shape, generator=generator))
-            if type(part).fixed is not Deformation.fixed:  # such as a resize
-                _, channels, height, width = part.fixed(torch.zeros(1, *image_shape)).shape
+            if type(part).preprocess is not Deformation.preprocess:  # such as a resize
+                _, channels, height, width = part.preprocess(torch.zeros(1, *image_shape)).shape
                 image_shape = (channels, height, width)
         return ComposeParameters(tuple(parts))
 
     def apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
         return by_tiles(self._apply, images, prepare(images, parameters))
 
-    def fixed(self, images: Tensor) -> Tensor:
+    def preprocess(self, images: Tensor) -> Tensor:
         for part in self.parts:
-            images = part.fixed(images)
+            images = part.preprocess(images)
         return images
 
     def _apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:

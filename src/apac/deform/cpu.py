@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apac.deform import parameters as draws
-from apac.threads import crew
+from apac import trees
+from apac.inference.workers import worker_pool
 
 TILE = (128, 1024)  # images, at least and at most: large enough to hide the calls, small enough to stay at hand
 _by_torch_alone = False
@@ -23,7 +23,7 @@ def kernels(images: Tensor, parameters: Any = ()) -> Any | None:
     """The module of CPU kernels for images on the CPU; None for others, and where gradients must pass."""
     if _by_torch_alone or images.device.type != "cpu":
         return None
-    if torch.is_grad_enabled() and (images.requires_grad or draws.requires_grad(parameters)):
+    if torch.is_grad_enabled() and (images.requires_grad or trees.requires_grad(parameters)):
         return None
     return _kernels()
 
@@ -53,11 +53,11 @@ def by_tiles(apply: Callable[[Tensor, Any], Tensor], images: Tensor, parameters:
     size = min(max(-(-len(images) // torch.get_num_threads()), TILE[0]), TILE[1])
     if len(images) <= size or kernels(images, parameters) is None:
         return apply(images, parameters)
-    shared = draws.size(parameters) == 1
+    shared = trees.size(parameters) == 1
 
     def work(start: int) -> Tensor:
         tile = slice(start, start + size)
-        return apply(images[tile], parameters if shared else draws.rows(parameters, tile))
+        return apply(images[tile], parameters if shared else trees.rows(parameters, tile))
 
-    with crew() as threads:
-        return torch.cat(list(threads.each(work, range(0, len(images), size))))
+    with worker_pool() as threads:
+        return torch.cat(list(threads.map(work, range(0, len(images), size))))

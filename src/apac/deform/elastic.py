@@ -8,11 +8,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from apac.arguments import settle_number, settle_outside, settle_positive
 from apac.deform.base import Deformation
 from apac.deform.noise import uniform_noise
-from apac.deform.warp import Flow, Outside, warp
+from apac.deform.warp import Flow, Padding, warp
 from apac.errors import InputError
+from apac.validation import validate_number, validate_padding, validate_positive
 
 CUT = 4.0  # the Gaussian filter ends at this many standard deviations
 
@@ -26,18 +26,18 @@ class ElasticParameters:
 class Elastic(Deformation):
     """Every pixel is shown from a place that a smooth random field displaces.
 
-    Per axis: uniform(-1, 1) noise a pixel, filtered by a normalised Gaussian of `sigma` pixels (zero outside the
+    Per axis: uniform(-1, 1) noise a pixel, filtered by a normalized Gaussian of `sigma` pixels (zero outside the
     image), times `alpha`, is the displacement in pixels.
     """
 
     sigma: float = 6.0
     alpha: float = 38.0
-    outside: Outside = 0.0
+    padding: Padding = 0.0
 
     def __post_init__(self) -> None:
-        settle_positive(self, "sigma")
-        settle_number(self, "alpha")
-        settle_outside(self)
+        validate_positive(self, "sigma")
+        validate_number(self, "alpha")
+        validate_padding(self)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ElasticParameters:
         _, height, width = image_shape

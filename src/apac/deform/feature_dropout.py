@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.arguments import settle_number
 from apac.deform.base import Deformation, prepare, same_shape
+from apac.validation import validate_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,14 +18,14 @@ class FeatureDropoutParameters:
 
 @dataclass(frozen=True)
 class FeatureDropout(Deformation):
-    """Each number becomes `value` with probability p, independently; 0 is the mean of a standardised feature."""
+    """Each number becomes `value` with probability p, independently; 0 is the mean of a standardized feature."""
 
     p: float = 0.1
     value: float = 0.0
 
     def __post_init__(self) -> None:
-        settle_number(self, "p", least=0, most=1)
-        settle_number(self, "value")
+        validate_number(self, "p", minimum=0, maximum=1)
+        validate_number(self, "value")
 
     def sample(
         self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.arguments import settle_number
 from apac.deform.base import Deformation
 from apac.deform.warp import Flow, warp
+from apac.validation import validate_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,10 +24,10 @@ class Flip(Deformation):
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        settle_number(self, "probability", least=0, most=1)
+        validate_number(self, "probability", minimum=0, maximum=1)
 
     @property
-    def outside(self) -> None:
+    def padding(self) -> None:
         """A flip never looks beyond the image."""
         return None
 

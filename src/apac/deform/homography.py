@@ -8,9 +8,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from apac.arguments import settle_number, settle_outside
 from apac.deform.base import Deformation
-from apac.deform.warp import Flow, Outside, warp
+from apac.deform.warp import Flow, Padding, warp
+from apac.validation import validate_number, validate_padding
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,23 +23,23 @@ class Homography(Deformation):
     """A projective map H whose eight free elements are Gaussian around the identity.
 
     H11, H22 ~ N(1, std²), the other six ~ N(0, std²), or N(0, shear²) for H12 and H21, which rotate and shear.
-    Coordinates span [-1, 1] over the image, pixel edges included, with the origin at its centre; H takes the output to
+    Coordinates span [-1, 1] over the image, pixel edges included, with the origin at its center; H takes the output to
     the input.
     """
 
     std: float = 0.1
-    outside: Outside = 0.0
+    padding: Padding = 0.0
     shear: float | None = None  # std, where it is None
 
     def __post_init__(self) -> None:
-        settle_number(self, "std", least=0)
-        settle_outside(self)
+        validate_number(self, "std", minimum=0)
+        validate_padding(self)
         if self.shear is not None:
-            settle_number(self, "shear", least=0)
+            validate_number(self, "shear", minimum=0)
 
     def __repr__(self) -> str:
         shear = "" if self.shear is None else f", shear={self.shear!r}"
-        return f"Homography(std={self.std!r}, outside={self.outside!r}{shear})"
+        return f"Homography(std={self.std!r}, padding={self.padding!r}{shear})"
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> HomographyParameters:
         noise = torch.randn(n, 9, generator=generator, device=generator.device)

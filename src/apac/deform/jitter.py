@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.arguments import settle_number
 from apac.deform.base import Deformation, prepare, same_shape
+from apac.validation import validate_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,7 @@ class Jitter(Deformation):
     std: float = 0.1
 
     def __post_init__(self) -> None:
-        settle_number(self, "std", least=0)
+        validate_number(self, "std", minimum=0)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> JitterParameters:
         return JitterParameters(self.std * torch.randn(n, *image_shape, generator=generator, device=generator.device))

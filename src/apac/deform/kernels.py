@@ -55,7 +55,7 @@ def warp(
     x, y = np.empty(pixels, images.dtype), np.empty(pixels, images.dtype)
     for p in range(pixels):
         x[p], y[p] = number(p % width - (width - 1) / 2), number(p // width - (height - 1) / 2)
-    # A border of one pixel around the image, two after it, so that four neighbours are always there.
+    # A border of one pixel around the image, two after it, so that four neighbors are always there.
     padded = np.full((height + 3) * across, number(background))
     place = np.empty(pixels, np.int32)  # of the upper left of the four
     right, down = np.empty(pixels, images.dtype), np.empty(pixels, images.dtype)  # how far from it
@@ -116,7 +116,7 @@ def _repeat_edge(padded: Any, height: int, across: int) -> None:
 
 @_compiled
 def thickness(images: Any, change: Any, size: int, height: int, width: int, out: Any) -> None:
-    """Grey dilation (change 1) or erosion (-1) by a square window, of change (n,), or (1,) for all images."""
+    """Gray dilation (change 1) or erosion (-1) by a square window, of change (n,), or (1,) for all images."""
     room = _room(images, size, height, width)
     for i in range(images.shape[0]):
         for c in range(images.shape[1]):

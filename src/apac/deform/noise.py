@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from apac.deform.cpu import kernels
+from apac.inference.workers import worker_pool
 from apac.randomness import scramble
-from apac.threads import crew
 
 _32_BITS = 0xFFFFFFFF
 _ROWS = 512  # for a thread at a time
@@ -29,8 +29,8 @@ def uniform_noise(n: int, count: int, *, generator: torch.Generator) -> Tensor:
         fast.noise(keys.numpy(), out.numpy())
         return out
     parts = zip(keys.split(_ROWS), out.split(_ROWS), strict=True)
-    with crew() as threads:
-        list(threads.each(lambda part: fast.noise(part[0].numpy(), part[1].numpy()), parts))
+    with worker_pool() as threads:
+        list(threads.map(lambda part: fast.noise(part[0].numpy(), part[1].numpy()), parts))
     return out
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apac.deform import parameters as draws
+from apac import trees
 from apac.deform.base import Deformation, prepare
 from apac.errors import InputError
 
@@ -101,9 +101,9 @@ class PerClass(Deformation):
         per_set = tuple(member.sample(n, image_shape, generator=generator) for member in self.sets)
         return PerClassParameters(set_index.to(generator.device), per_set)
 
-    def fixed(self, images: Tensor) -> Tensor:
+    def preprocess(self, images: Tensor) -> Tensor:
         """That of the first set: what is the same for every Θ is the same for every class."""
-        return self.sets[0].fixed(images)
+        return self.sets[0].preprocess(images)
 
     def apply(self, images: Tensor, parameters: PerClassParameters) -> Tensor:
         parameters = prepare(images, parameters)
@@ -114,7 +114,7 @@ class PerClass(Deformation):
         for index, (member, draw) in enumerate(zip(self.sets, parameters.per_set, strict=True)):
             own = parameters.set_index == index
             if own.any():
-                virtual = member.apply(images[own], draws.rows(draw, own))
+                virtual = member.apply(images[own], trees.rows(draw, own))
                 result = virtual.new_empty(len(images), *virtual.shape[1:]) if result is None else result
                 result[own] = virtual
         return images if result is None else result

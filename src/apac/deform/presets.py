@@ -20,4 +20,4 @@ def cifar10() -> Compose:
 
     Whitened images have no background: the edge repeats outside.
     """
-    return Compose(ScaleShift(scale=(1.0, 2.0)), Elastic(sigma=8.0, alpha=40.0, outside="edge"), Flip(0.5))
+    return Compose(ScaleShift(scale=(1.0, 2.0)), Elastic(sigma=8.0, alpha=40.0, padding="edge"), Flip(0.5))

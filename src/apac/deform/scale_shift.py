@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.arguments import settle_outside, settle_range
 from apac.deform.base import Deformation
-from apac.deform.warp import Flow, Outside, warp
+from apac.deform.warp import Flow, Padding, warp
+from apac.validation import validate_padding, validate_range
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,11 +26,11 @@ class ScaleShift(Deformation):
     """
 
     scale: tuple[float, float] = (1.0, 2.0)
-    outside: Outside = "edge"
+    padding: Padding = "edge"
 
     def __post_init__(self) -> None:
-        settle_range(self, "scale", least=1)
-        settle_outside(self)
+        validate_range(self, "scale", minimum=1)
+        validate_padding(self)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ScaleShiftParameters:
         _, height, width = image_shape
@@ -47,7 +47,7 @@ class ScaleShift(Deformation):
         height, width = image_size
         step = 1 / parameters.scale
         half = parameters.corner.new_tensor([width / 2, height / 2])
-        shift = parameters.corner + half * (step[:, None] - 1)  # (n, 2): the patch's centre from the image's
+        shift = parameters.corner + half * (step[:, None] - 1)  # (n, 2): the patch's center from the image's
         matrix = torch.zeros(len(step), 3, 3, dtype=step.dtype, device=step.device)
         matrix[:, 0, 0] = matrix[:, 1, 1] = step
         matrix[:, :2, 2] = shift

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apac.arguments import settle_integer, settle_number
 from apac.deform.base import Deformation, prepare
 from apac.deform.cpu import by_tiles, kernels
 from apac.errors import InputError
+from apac.validation import validate_integer, validate_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,7 @@ class ThicknessParameters:
 
 @dataclass(frozen=True)
 class Thickness(Deformation):
-    """Grey dilation or erosion by a square of `size` pixels, with probabilities `dilate` and `erode`.
+    """Gray dilation or erosion by a square of `size` pixels, with probabilities `dilate` and `erode`.
 
     The default element is 2 × 2: eroding by 3 × 3 leaves 18 % of the ink of MNIST's digits, and one digit in seven
     without a pixel above half brightness. The ink is what is lighter.
@@ -34,9 +34,9 @@ class Thickness(Deformation):
     size: int = 2
 
     def __post_init__(self) -> None:
-        settle_number(self, "dilate", least=0, most=1)
-        settle_number(self, "erode", least=0, most=1)
-        settle_integer(self, "size", least=1)
+        validate_number(self, "dilate", minimum=0, maximum=1)
+        validate_number(self, "erode", minimum=0, maximum=1)
+        validate_integer(self, "size", minimum=1)
         if self.dilate + self.erode > 1:
             raise InputError(
                 f"the probabilities of a Thickness must be at most 1 together, got dilate={self.dilate} and "

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.arguments import settle_integer, settle_number
 from apac.deform.base import Deformation, prepare
+from apac.validation import validate_integer, validate_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,14 +23,14 @@ class TimeShiftParameters:
 class TimeShift(Deformation):
     """Moves a series by U(-most, most) of its duration."""
 
-    most: float = 0.1
+    max_shift: float = 0.1
 
     def __post_init__(self) -> None:
-        settle_number(self, "most", least=0, most=1)
+        validate_number(self, "max_shift", minimum=0, maximum=1)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> TimeShiftParameters:
         uniform = torch.rand(n, generator=generator, device=generator.device)
-        return TimeShiftParameters(self.most * (2 * uniform - 1))
+        return TimeShiftParameters(self.max_shift * (2 * uniform - 1))
 
     def apply(self, images: Tensor, parameters: TimeShiftParameters) -> Tensor:
         parameters = prepare(images, parameters)
@@ -52,8 +52,8 @@ class TimeWarp(Deformation):
     parts: int = 4
 
     def __post_init__(self) -> None:
-        settle_number(self, "std", least=0)
-        settle_integer(self, "parts", least=1)
+        validate_number(self, "std", minimum=0)
+        validate_integer(self, "parts", minimum=1)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> TimeWarpParameters:
         noise = torch.randn(n, self.parts, generator=generator, device=generator.device)

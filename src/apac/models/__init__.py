@@ -25,7 +25,7 @@ def build(
     builders = TIED if tied else BUILDERS
     if name not in builders:
         raise InputError(f"there is no network {name!r}; choose one of {', '.join(builders)}.")
-    # Built without storage, so that torch's own initialisation neither runs nor touches the global generator.
+    # Built without storage, so that torch's own initialization neither runs nor touches the global generator.
     with torch.device("meta"):
         sizes = {"classes": classes} if channels is None else {"channels": channels, "classes": classes}
         network = builders[name](**sizes)

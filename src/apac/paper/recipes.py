@@ -61,7 +61,7 @@ from typing import Any
 
 from torch import Tensor
 
-from apac.classify.sequential import Certified
+from apac.classify.rules.certified import Certified
 from apac.deform import presets
 from apac.deform.base import Deformation
 from apac.deform.compose import Compose
@@ -76,7 +76,7 @@ ORIGINAL = Compose()  # no deformation
 
 @dataclass(frozen=True)
 class Errors:
-    """The paper's test errors after one training, in per cent."""
+    """The paper's test errors after one training, in percent."""
 
     plain: float
     apac: float | None = None  # with M = 16,384
@@ -114,15 +114,15 @@ class Recipe:
     deformed: TrainConfig
     passes: tuple[int, ...]
     certified: tuple[Certified, ...] = CERTIFIED
-    beside: Deformation = ORIGINAL  # of the other training
-    share: float = 1.0  # of the epochs, for the other training: original data are learned by heart in fewer
+    baseline: Deformation = ORIGINAL  # of the other training
+    baseline_epochs: float = 1.0  # of the epochs, for the other training: original data are learned by heart in fewer
 
     @property
     def trainings(self) -> dict[str, TrainConfig]:
         """The two trainings by name, first the one that the recipe is for."""
-        epochs = max(1, round(self.share * self.deformed.epochs))
-        other = replace(self.deformed, deformation=self.beside, epochs=epochs)
-        if self.beside == ORIGINAL:
+        epochs = max(1, round(self.baseline_epochs * self.deformed.epochs))
+        other = replace(self.deformed, deformation=self.baseline, epochs=epochs)
+        if self.baseline == ORIGINAL:
             return {"deformed": self.deformed, "original": other}
         return {"distinctive": self.deformed, "indistinctive": other}
 
@@ -130,13 +130,15 @@ class Recipe:
     def paper(self) -> dict[str, Errors]:
         """The paper's errors by the name of the training; it has no class-distinctive one."""
         row = PAPER_TABLE[self.deformed.network]
-        return row if self.beside == ORIGINAL else {"indistinctive": row["deformed"]}
+        return row if self.baseline == ORIGINAL else {"indistinctive": row["deformed"]}
 
     def within(self, hours: float, images: Tensor) -> Recipe:
         """The recipe with as many epochs of these images as both trainings can make in this time on this machine."""
-        return self.of(epochs_within(lambda n: list(self.of(n).trainings.values()), images, 3600 * hours))
+        return self.with_epochs(
+            epochs_within(lambda n: list(self.with_epochs(n).trainings.values()), images, 3600 * hours)
+        )
 
-    def of(self, epochs: int) -> Recipe:
+    def with_epochs(self, epochs: int) -> Recipe:
         """The recipe with so many epochs of its first training."""
         return replace(self, deformed=replace(self.deformed, epochs=epochs))
 
@@ -144,7 +146,7 @@ class Recipe:
 ALL_M = tuple(4**k for k in range(8))  # 1 … 16,384, as in the paper
 
 # Original data are learned by heart long before deformed data are learned.
-BY_HEART = 0.2
+MEMORIZED = 0.2
 
 MUON: dict[str, Any] = {
     "schedule": "cosine",
@@ -173,42 +175,42 @@ RECIPES = {
             "mnist-cnn",
             TrainConfig("mnist", "cnn", epochs=350, rate=0.05, schedule="cosine", validation=0.016667),
             passes=ALL_M,
-            share=BY_HEART,
+            baseline_epochs=MEMORIZED,
         ),
         Recipe(
             "mnist-mlp",
             TrainConfig("mnist", "mlp", epochs=100, batch=250, rate=0.02, tied=0.8, **MUON),
             passes=ALL_M,
             certified=CERTIFIED[2:3],
-            share=BY_HEART,
+            baseline_epochs=MEMORIZED,
         ),
         Recipe(
             "mnist-mlp-free",
             TrainConfig("mnist", "mlp", epochs=45, batch=250, rate=0.02, **MUON),
             passes=ALL_M[:5],
             certified=(),
-            share=BY_HEART,
+            baseline_epochs=MEMORIZED,
         ),
         Recipe(
             "mnist-cnn-distinctive",
             TrainConfig("mnist", "cnn", DISTINCTIVE, epochs=60, rate=0.05, schedule="cosine", validation=0.016667),
             passes=ALL_M[:6],
             certified=(),
-            beside=presets.mnist(),
+            baseline=presets.mnist(),
         ),
         Recipe(
             "cifar10-cnn",
             TrainConfig("cifar10", "cnn", epochs=160, batch=250, rate=0.02, **MUON),
             passes=ALL_M,
             certified=CIFAR10_CERTIFIED,
-            share=BY_HEART,
+            baseline_epochs=MEMORIZED,
         ),
         Recipe(
             "cifar10-mlp",
             TrainConfig("cifar10", "mlp", epochs=120, batch=500, rate=0.03, tied=0.85, **MUON),
             passes=ALL_M,
             certified=(),
-            share=BY_HEART,
+            baseline_epochs=MEMORIZED,
         ),
     )
 }
@@ -226,5 +228,5 @@ def find(name: str, *, seed: int = 0, schedule: str = "short") -> Recipe:
     config = recipe.deformed
     if schedule == "paper":
         config = TrainConfig(config.data, config.model, config.deformation, epochs=PAPER_EPOCHS, validation=0.0)
-        recipe = replace(recipe, share=1.0)
+        recipe = replace(recipe, baseline_epochs=1.0)
     return replace(recipe, deformed=replace(config, seed=seed))

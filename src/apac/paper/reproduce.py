@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from apac import data, run_folder
-from apac.certainty import Certainty, certify
+from apac import data
 from apac.data.base import Dataset
 from apac.errors import InputError
-from apac.evaluate import Evaluation, evaluate
+from apac.evaluation.certified import CertifiedEvaluation, evaluate_certified
+from apac.evaluation.fixed import Evaluation, evaluate
+from apac.evaluation.score_cache import key_of
 from apac.paper.recipes import LABELS, ORIGINAL, TABLE, Recipe
-from apac.progress import Progress, silent
-from apac.run import Run, train
-from apac.summing import key_of
+from apac.progress import Progress, no_progress
+from apac.runs import folder as run_folder
+from apac.runs.run import Run, train
 
 EXPECTED = 32  # passes that an image takes until it is certain, or more
 
@@ -29,7 +30,7 @@ class Result:
     evaluation: Evaluation
     other_run: Run
     other: Evaluation  # plain only for original data: without deformation there is nothing to average
-    certified: tuple[Certainty, ...]
+    certified: tuple[CertifiedEvaluation, ...]
     training: float  # seconds, of both runs
     deciding: float  # seconds, of all passes whenever they were made
 
@@ -42,7 +43,7 @@ def plan(
     hours: float | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Recipe:
     """The recipe as it can be made in `out`, or a refusal; changes nothing.
 
@@ -65,9 +66,9 @@ def plan(
         )
     first = out / "runs" / next(iter(recipe.trainings))
     if epochs is not None:
-        recipe = recipe.of(epochs)
+        recipe = recipe.with_epochs(epochs)
     elif resume and first in own:
-        recipe = recipe.of(run_folder.read_config(first).epochs)
+        recipe = recipe.with_epochs(run_folder.read_config(first).epochs)
     elif hours is not None:
         recipe = recipe.within(hours, dataset.train_images)
     for name, config in recipe.trainings.items():
@@ -90,7 +91,7 @@ def clear(recipe: Recipe, out: Path) -> None:
         run_folder.discard(folder)
 
 
-def reproduce(recipe: Recipe, out: Path, *, resume: bool = False, progress: Progress = silent) -> Result:
+def reproduce(recipe: Recipe, out: Path, *, resume: bool = False, progress: Progress = no_progress) -> Result:
     """Train and evaluate what was planned, with runs and scores kept in `out`."""
     dataset = data.load(recipe.deformed.data, progress=progress)
     folders = [out / "runs" / name for name in recipe.trainings]
@@ -100,7 +101,7 @@ def reproduce(recipe: Recipe, out: Path, *, resume: bool = False, progress: Prog
     for folder, run in zip(folders, runs, strict=True):
         named = _named(progress, LABELS[folder.name])
         passes = () if run.config.deformation == ORIGINAL else recipe.passes
-        images = run.normalise(dataset.test_images)
+        images = run.normalize(dataset.test_images)
         classifier = run.classifier(seed=run.config.seed)
         keep = run_folder.scores_of(folder)
         evaluation = evaluate(classifier, images, dataset.test_labels, passes, keep=keep, progress=named)
@@ -120,8 +121,10 @@ def reproduce(recipe: Recipe, out: Path, *, resume: bool = False, progress: Prog
     )
 
 
-def _certify(recipe: Recipe, run: Run, dataset: Dataset, keep: Path, progress: Progress) -> tuple[Certainty, ...]:
-    images, seed = run.normalise(dataset.test_images), run.config.seed
+def _certify(
+    recipe: Recipe, run: Run, dataset: Dataset, keep: Path, progress: Progress
+) -> tuple[CertifiedEvaluation, ...]:
+    images, seed = run.normalize(dataset.test_images), run.config.seed
     keys = [key_of(run.classifier(seed=seed), images, rule) for rule in recipe.certified]
     files = [keep / f"certified-{key}.safetensors" for key in keys]
     ready = run.classifier(seed=seed)
@@ -130,7 +133,9 @@ def _certify(recipe: Recipe, run: Run, dataset: Dataset, keep: Path, progress: P
     found = []
     for rule, file in zip(recipe.certified, files, strict=True):
         named = _named(progress, f"certified, error {rule.error:g}")
-        found.append(certify(replace(ready, rule=rule), images, dataset.test_labels, keep=file, progress=named))
+        found.append(
+            evaluate_certified(replace(ready, rule=rule), images, dataset.test_labels, keep=file, progress=named)
+        )
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from apac.threads import use_one_torch_thread
+from apac.inference.workers import limit_to_one_torch_thread
 
 Batch = TypeVar("Batch")
 
@@ -26,7 +26,7 @@ def batches(make: Callable[[int], Batch], start: int, stop: int, *, ahead: bool 
         yield from map(make, range(start, stop))
         return
     with ThreadPoolExecutor(1, thread_name_prefix="apac") as one:
-        one.submit(use_one_torch_thread).result()
+        one.submit(limit_to_one_torch_thread).result()
         torch.set_num_threads(count)  # for threads to come
         following = one.submit(make, start)
         for step in range(start, stop):

@@ -14,7 +14,7 @@ from types import FrameType
 from torch import Tensor, nn
 
 from apac.errors import InputError
-from apac.storage import read_tensors, write_tensors
+from apac.runs.storage import read_tensors, write_tensors
 from apac.training.config import TrainConfig
 from apac.training.loop import Epoch, State, untie
 

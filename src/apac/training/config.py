@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from apac import data, models
-from apac.arguments import settle_integer, settle_number, settle_positive
 from apac.data.folder import Corrupt
 from apac.deform import presets
 from apac.deform.base import Deformation
 from apac.deform.per_class import PerClass
 from apac.errors import InputError
+from apac.validation import validate_integer, validate_number, validate_positive
 
 FAMILY = {"mnist-5k": "mnist", "mnist": "mnist", "cifar10": "cifar10"}
 PRESET = {"mnist": presets.mnist, "cifar10": presets.cifar10}
@@ -72,16 +72,16 @@ class TrainConfig:
             self.check_classes(10)
         if self.corrupt not in ("refuse", "skip"):
             raise InputError(f'corrupt is "refuse" or "skip", got {self.corrupt!r}.')
-        self._settle_numbers()
+        self._validate_numbers()
 
-    def _settle_numbers(self) -> None:
+    def _validate_numbers(self) -> None:
         for name in ("epochs", "batch"):
-            settle_integer(self, name, least=1)
-        settle_integer(self, "seed")
-        settle_positive(self, "rate")
-        settle_number(self, "l2", least=0)
+            validate_integer(self, name, minimum=1)
+        validate_integer(self, "seed")
+        validate_positive(self, "rate")
+        validate_number(self, "l2", minimum=0)
         for name in ("warmup", "tied", "momentum", "average", "validation"):
-            settle_number(self, name, least=0, below=1)
+            validate_number(self, name, minimum=0, below=1)
         if self.tied and self.network not in models.TIED:
             raise InputError(f"only the weights of an mlp can be tied at first, not those of a {self.model}.")
         if self.schedule not in ("paper", "cosine"):

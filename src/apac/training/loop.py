@@ -18,9 +18,9 @@ from apac import models
 from apac.deform.base import Deformation
 from apac.deform.per_class import PerClass
 from apac.errors import InputError
-from apac.memory import keep_freed_blocks
+from apac.inference.memory import keep_freed_blocks
 from apac.models.tied import untied
-from apac.progress import Progress, silent
+from apac.progress import Progress, no_progress
 from apac.randomness import generator
 from apac.training.batches import batches
 from apac.training.config import TrainConfig
@@ -139,10 +139,10 @@ def advance(
     held_out: tuple[Tensor, Tensor],
     *,
     after_step: Callable[[State], None] = lambda state: None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     ahead: bool | None = None,
 ) -> None:
-    """Train from wherever the state is to the last epoch. Images (N, C, H, W) are normalised, labels (N,) int64.
+    """Train from wherever the state is to the last epoch. Images (N, C, H, W) are normalized, labels (N,) int64.
 
     `after_step` is called when a step is complete; it may save the state, or raise to stop. `ahead` makes the virtual
     samples of a step during the step before, see `batches`; the training is the same.

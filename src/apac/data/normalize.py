@@ -1,0 +1,78 @@
+"""From pixels to what a network sees; a run stores which way, so that train and test cannot disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from apac.data.base import check_pixels
+from apac.data.zca import Whitening
+from apac.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """pixels / 255: from 0 to 1."""
+
+    kind: ClassVar[str] = "scaling"
+
+    def apply(self, images: Tensor) -> Tensor:
+        """(N, C, H, W) uint8 -> (N, C, H, W) float32."""
+        check_pixels(images)
+        return images.float().div_(255)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class Standardizing:
+    """pixels / 255, less the mean of each channel, over its standard deviation."""
+
+    mean: Tensor  # (C,) float32
+    deviation: Tensor  # (C,) float32, above 0
+
+    kind: ClassVar[str] = "standardizing"
+
+    def apply(self, images: Tensor) -> Tensor:
+        """(N, C, H, W) uint8 -> (N, C, H, W) float32."""
+        check_pixels(images)
+        if images.shape[1] != len(self.mean):
+            raise InputError(f"this normalization is for {len(self.mean)} channels, got {images.shape[1]}.")
+        return (images.float().div_(255) - self.mean[:, None, None]) / self.deviation[:, None, None]
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "deviation": self.deviation}
+
+    @staticmethod
+    def fit(images: Tensor) -> Standardizing:
+        check_pixels(images)
+        if not len(images):
+            raise InputError("a normalization needs at least one image to be fitted on, and got none.")
+        pixels = images.transpose(0, 1).flatten(1).double() / 255  # (C, N · H · W)
+        return Standardizing(pixels.mean(dim=1).float(), pixels.std(dim=1, correction=0).clamp_min(1e-3).float())
+
+
+Normalization = Scaling | Standardizing | Whitening
+
+
+def normalization_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalization:
+    """What `kind` and `tensors()` were taken from."""
+    wanted = {
+        Scaling.kind: set[str](),
+        Standardizing.kind: {"mean", "deviation"},
+        Whitening.kind: {"mean", "triangle"},
+    }
+    if kind not in wanted:
+        raise InputError(f"there is no normalization {kind!r}; this version knows {', '.join(wanted)}.")
+    if set(tensors) != wanted[kind]:
+        raise InputError(
+            f"the normalization {kind!r} has the tensors {sorted(wanted[kind])}, not {sorted(tensors)}; "
+            "it is damaged or of an earlier version, so train the run again."
+        )
+    if kind == Standardizing.kind:
+        return Standardizing(**tensors)
+    return Scaling() if kind == Scaling.kind else Whitening.from_tensors(**tensors)

@@ -1,0 +1,1 @@
+"""Judge a classifier on labeled images: error against M, and what the certified rule takes."""

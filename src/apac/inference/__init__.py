@@ -1,0 +1,1 @@
+"""Run a network fast: engines, ONNX files, worker threads."""

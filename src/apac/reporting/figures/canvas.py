@@ -1,0 +1,92 @@
+"""What the figures share: colors, images, bars, axes, and the way to PNG. This file alone imports matplotlib."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+from torch import Tensor
+
+APAC, SUM, PLAIN, ORIGINAL = "#1f5fa8", "#7aa6d6", "#c1571d", "#8a8a8a"
+NETWORKS = ("#1f5fa8", "#2f8f5b", "#8a4fa3", "#b8860b")  # to tell several networks apart
+
+
+def blank(width: float, height: float) -> Figure:
+    """An empty figure of so many inches."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def passes_axis(axes: Any) -> None:
+    axes.set_xscale("log", base=4)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def error_axis(axes: Any, errors: Sequence[float]) -> None:
+    """Test errors in percent, by their logarithm, so that one pass does not press the others together."""
+    axes.set_ylabel("test error (%)")
+    axes.grid(axis="y", alpha=0.3)
+    if min(errors) > 0:
+        axes.set_yscale("log")
+        wide = max(errors) > 5 * min(errors)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5) if wide else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter("{x:g}")
+
+
+def show_image(axes: Any, image: Tensor) -> None:
+    """One image (C, H, W) in [0, 1], gray or color, without ticks."""
+    pixels = image.clamp(0, 1).permute(1, 2, 0).numpy()
+    axes.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=1)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
+def top_two(axes: Any, shares: Tensor, classes: Sequence[str], truth: int) -> None:
+    """Bars of the two most probable classes beside an image, as high as it is for probability 1; blue is the truth."""
+    inset = axes.inset_axes((1.04, 0.0, 0.3, 1.0))
+    values, best = shares.topk(2)
+    inset.bar([0, 1], values.tolist(), color=[APAC if int(c) == truth else PLAIN for c in best])
+    inset.set(ylim=(0, 1), xlim=(-0.6, 1.6), yticks=[], xticks=[0, 1])
+    names = [classes[int(c)] for c in best]
+    if max(map(len, names)) <= 2:
+        inset.set_xticklabels(names, fontsize=7)
+    else:  # no room below: along the bars
+        inset.set_xticks([])
+        for place, name in enumerate(names):
+            words(inset, place, 0.04, name, ha="center", va="bottom", rotation=90, fontsize=7, color="black")
+    inset.tick_params(length=0, pad=1)
+    inset.spines[:].set(color="#bbbbbb", linewidth=0.6)
+
+
+def words(axes: Any, x: float, y: float, text: str, **how: Any) -> None:
+    """Text that can be read on any image: outlined, light on dark or dark on light."""
+    outline = "white" if how["color"] == "black" else "black"
+    axes.text(x, y, text, path_effects=[withStroke(linewidth=1.8, foreground=outline)], **how)
+
+
+def bars(axes: Any, log_scores: Tensor, classes: Sequence[str], truth: int, title: str) -> None:
+    best = int(log_scores.argmax())
+    colors = [APAC if c == truth else PLAIN if c == best else "#cccccc" for c in range(len(classes))]
+    floor = float(log_scores[log_scores.isfinite()].min()) - 0.5  # bars rise from it: the best is the highest
+    axes.bar(range(len(classes)), (log_scores - floor).clamp(min=0).tolist(), bottom=floor, color=colors)
+    axes.set_ylim(floor, None)
+    axes.set_title(f"{title}: {classes[best]}", fontsize=8, color=APAC if best == truth else PLAIN)
+    axes.set_xticks(range(len(classes)), classes, fontsize=8)
+    if max(map(len, classes)) > 2:
+        axes.tick_params(axis="x", rotation=90, labelsize=7)
+    axes.tick_params(axis="y", labelsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def png(figure: Figure) -> bytes:
+    FigureCanvasAgg(figure)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=150, bbox_inches="tight", pad_inches=0.08)
+    return file.getvalue()

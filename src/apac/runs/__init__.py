@@ -1,0 +1,1 @@
+"""What training leaves behind: runs, their folders, and how files are written."""

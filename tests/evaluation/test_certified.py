@@ -1,0 +1,271 @@
+"""What certainty takes, against numpy; and certified decisions beside those of a fixed number of passes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import apac
+from apac.classify.scores import Scores
+from apac.evaluation.certified import Agreement, CertifiedEvaluation, Difference, compare, evaluate_certified, to_csv
+from apac.randomness import generator
+from decisions import made
+
+RULE = apac.Certified(error=1e-3, limit=96)
+KINDS = ("clear", "unclear", "noise", "now and then against it", "nan at last")
+OF_EACH = (180, 6, 2, 4, 2)
+
+
+def mixed() -> tuple[apac.Classifier, Tensor]:
+    """Images of five kinds, which the first pixel tells, and a classifier of them: each pass says something else."""
+    kinds = torch.tensor([kind for kind, count in enumerate(OF_EACH) for _ in range(count)])
+    kinds = kinds[torch.randperm(len(kinds), generator=generator(0, "test", 0))]
+    images = torch.zeros(len(kinds), 1, 2, 1)
+    images[:, 0, 0, 0], images[:, 0, 1, 0] = kinds, torch.arange(len(kinds))
+    calls, random = dict.fromkeys(range(len(kinds)), 0), generator(1, "test", 0)
+
+    def network(given: Tensor) -> Tensor:
+        logits = torch.zeros(len(given), 3, dtype=torch.float64)
+        logits[:, 2] = -5.0
+        noise = torch.randn(len(given), generator=random, dtype=torch.float64)
+        for row, (kind, number) in enumerate(given[:, 0, :, 0].long().tolist()):
+            calls[number] += 1
+            name = KINDS[kind]
+            if name == "clear":
+                logits[row, number % 2] = 20.0
+            elif name == "unclear":
+                logits[row, 1] = 6.0 + noise[row]
+            elif name == "noise":
+                logits[row, 0] = noise[row]
+            elif name == "now and then against it":
+                logits[row, 0] = -40.0 if calls[number] % 16 == 5 else 25.0
+            elif calls[number] > 20:
+                logits[row, 1] = math.nan
+        return logits
+
+    return apac.Classifier(network, apac.Compose(), RULE, device_batch=8, seed=7), images
+
+
+@pytest.fixture(scope="module")
+def certain() -> tuple[CertifiedEvaluation, Tensor]:
+    classifier, images = mixed()
+    labels = torch.arange(len(images)) % 3
+    return evaluate_certified(classifier, images, labels), labels
+
+
+def test_passes_and_shares_are_those_of_numpy(certain):
+    result, labels = certain
+    decision = result.decision
+    passes, stopped = decision.passes.numpy(), np.array(decision.stopped)
+    assert result.images == len(labels) == sum(OF_EACH)
+    assert result.mean == pytest.approx(np.mean(passes))
+    assert result.median == pytest.approx(np.median(passes))
+    assert result.percentile99 == pytest.approx(np.percentile(passes, 99))
+    assert result.uncertain == np.sum(stopped == "limit")
+    assert result.wrong == pytest.approx(np.mean(decision.labels.numpy() != labels.numpy()))
+    assert result.clipped == np.sum((stopped == "certified") & (decision.clipped.numpy() > 0))
+    assert result.failed == np.sum(stopped == "nan")
+    assert (result.rule, result.seed) == (RULE, 7)
+    assert 0 < result.seconds < 60
+
+
+def test_each_kind_of_image_is_counted_where_it_belongs(certain):
+    result, _ = certain
+    assert result.uncertain == OF_EACH[2]
+    assert result.clipped == OF_EACH[3]
+    assert result.failed == OF_EACH[4]
+    assert result.decision.stopped.count("certified") == sum(OF_EACH[:2]) + OF_EACH[3]
+    assert len(result.decision.passes.unique()) > 3
+
+
+def test_a_clipped_image_that_is_not_certified_is_not_counted_as_clipped():
+    sides = itertools.cycle([40.0, -40.0])  # far ahead, far behind
+
+    def network(images: Tensor) -> Tensor:
+        return torch.tensor([[next(sides), 0.0]], dtype=torch.float64)
+
+    classifier = apac.Classifier(network, apac.Compose(), apac.Certified(limit=32), device_batch=1)
+    result = evaluate_certified(classifier, torch.zeros(1, 1, 1, 1), torch.tensor([0]))
+    assert result.decision.clipped[0] > 0
+    assert result.uncertain == 1
+    assert result.clipped == 0
+
+
+def test_the_decision_is_the_classifiers(certain):
+    result, _ = certain
+    classifier, images = mixed()
+    decision = classifier.decide(images)
+    for name in ("labels", "passes", "clipped"):
+        assert torch.equal(getattr(decision, name), getattr(result.decision, name))
+    assert decision.stopped == result.decision.stopped
+
+
+def test_json_holds_all_but_the_decision(certain):
+    result, _ = certain
+    form = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert form["rule"] == {"kind": "Certified", "error": 1e-3, "limit": 96, "clip": 30.0}
+    assert "decision" not in form
+    for name in ("images", "seed", "wrong", "mean", "median", "percentile99", "uncertain", "clipped", "failed"):
+        assert form[name] == getattr(result, name)
+
+
+def test_a_decision_that_was_kept_is_not_made_again_and_a_damaged_one_is(tmp_path):
+    classifier, images = mixed()
+    labels, file = torch.arange(len(images)) % 3, tmp_path / "scores" / "kept.safetensors"
+    first = evaluate_certified(classifier, images, labels, keep=file)
+
+    def fail(images: Tensor) -> Tensor:
+        raise AssertionError("asked again")
+
+    again = evaluate_certified(replace(classifier, network=fail), images, labels, keep=file)
+    assert again.to_json() == first.to_json()
+    assert again.decision.stopped == first.decision.stopped
+    for field in fields(first.decision):
+        if field.name not in ("stopped", "combine"):
+            torch.testing.assert_close(
+                getattr(again.decision, field.name), getattr(first.decision, field.name), atol=0, rtol=0, equal_nan=True
+            )
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(AssertionError, match="asked again"):
+        evaluate_certified(replace(classifier, network=fail), images, labels, keep=file)
+
+
+def test_progress_is_passed_on():
+    classifier, images = mixed()
+    seen = []
+    evaluate_certified(
+        classifier, images, torch.zeros(len(images), dtype=torch.long), progress=lambda *a: seen.append(a[1:3])
+    )
+    assert seen[-1] == (len(images), len(images))
+
+
+def test_csv_has_a_line_for_each_image_beside_its_truth(certain):
+    result, labels = certain
+    text = to_csv(result.decision, labels)
+    assert text.endswith("\n")
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert [int(line["image"]) for line in lines] == list(range(sum(OF_EACH)))
+    columns = {
+        "truth": labels,
+        "label": result.decision.labels,
+        "runner_up": result.decision.runners_up,
+        "margin": result.decision.margins,
+        "margin_error": result.decision.margin_errors,
+        "passes": result.decision.passes,
+        "clipped": result.decision.clipped,
+    }
+    assert list(lines[0]) == ["image", *columns, "stopped"]
+    for name, values in columns.items():
+        np.testing.assert_array_equal([float(line[name]) for line in lines], values.double().numpy())
+    assert tuple(line["stopped"] for line in lines) == result.decision.stopped
+
+
+def scores_of(log_means: list[list[float]], passes: int = 1000, probabilities: list[list[float]] | None = None):
+    log = torch.tensor(log_means, dtype=torch.float64)
+    probability = log.exp() if probabilities is None else torch.tensor(probabilities, dtype=torch.float64)
+    return Scores(passes, passes * log, passes * log.square(), passes * probability, passes * probability.square())
+
+
+def test_decisions_that_more_passes_change_are_named_with_both_margins():
+    decision = made(
+        ["certified", "certified", "limit", "limit", "nan", "certified"],
+        labels=[0, 1, 2, 1, -1, 2],
+        margins=[3.0, 0.25, 0.1, 0.2, math.nan, 0.5],
+        margin_errors=[0.1, 0.05, 0.3, 0.3, math.nan, 0.125],
+        passes=[32, 640, 1000, 1000, 16, 48],
+    )
+    scores = scores_of(
+        [
+            [-0.1, -3.0, -4.0],
+            [-4.0, -1.0, -0.75],  # 2 instead of 1
+            [-0.5, -2.0, -1.0],  # 0 instead of 2, which was not certain
+            [-2.0, -0.5, -1.0],
+            [-0.5, -2.0, -1.0],
+            [-0.25, -2.0, -1.0],  # 0 instead of 2
+        ]
+    )
+    agreement = compare(decision, scores, torch.tensor([0, 1, 2, 0, 0, 0]), 12.5)
+    assert agreement == Agreement(
+        passes=1000,
+        certified=3,
+        differ=(
+            Difference(1, certified=1, fixed=2, passes=640, margin=0.25, margin_error=0.05, fixed_margin=0.25),
+            Difference(5, certified=2, fixed=0, passes=48, margin=0.5, margin_error=0.125, fixed_margin=0.75),
+        ),
+        differ_at_limit=(2,),
+        wrong=3 / 6,
+        seconds=12.5,
+    )
+    form = json.loads(json.dumps(agreement.to_json(), allow_nan=False))
+    assert form["differ"][1] == {
+        "image": 5,
+        "certified": 2,
+        "fixed": 0,
+        "passes": 48,
+        "margin": 0.5,
+        "margin_error": 0.125,
+        "fixed_margin": 0.75,
+    }
+    assert (form["passes"], form["certified"], form["differ_at_limit"], form["wrong"]) == (1000, 3, [2], 0.5)
+
+
+def test_sums_of_probabilities_are_compared_with_sums_of_probabilities():
+    """Class 1 by the product, class 0 by the sum."""
+    scores = scores_of([[-2.0, -1.0]], probabilities=[[0.625, 0.375]])
+    labels = torch.tensor([0])
+    by_sum = compare(made(["certified"], log_scores=[[-2.0, -1.0]], combine="sum"), scores, labels, 1.0)
+    by_product = compare(made(["certified"], log_scores=[[-2.0, -1.0]]), scores, labels, 1.0)
+    assert (by_sum.differ, by_sum.wrong) == ((), 0.0)
+    assert by_product.differ[0].fixed_margin == 1.0
+    assert by_product.wrong == 1.0
+    other = compare(made(["certified"], labels=1, log_scores=[[-2.0, -1.0]], combine="sum"), scores, labels, 1.0)
+    assert other.differ[0].fixed_margin == 0.25
+
+
+def test_decisions_agree_with_their_own_scores():
+    classifier, images = mixed()
+    chosen = images[[kind in (0, 1) for kind in images[:, 0, 0, 0].tolist()]]
+    decision = classifier.decide(chosen)
+    agreement = compare(decision, classifier.score(chosen, 0, 64), decision.labels, 0.5)
+    assert agreement.differ == agreement.differ_at_limit == ()
+    assert (agreement.certified, agreement.wrong, agreement.passes) == (len(chosen), 0.0, 64)
+
+
+def test_of_equal_classes_the_lower_number_is_decided_by_either():
+    agreement = compare(made(["limit"], margins=0.0), scores_of([[-1.0, -1.0]]), torch.tensor([0]), 1.0)
+    assert agreement.differ_at_limit == ()
+
+
+def test_a_fixed_number_of_passes_is_not_certified():
+    classifier = apac.Classifier(lambda images: images.flatten(1), apac.Compose(), apac.FixedPasses(4))
+    with pytest.raises(apac.InputError, match=r"must be a Certified, got FixedPasses\(passes=4\)"):
+        evaluate_certified(classifier, torch.zeros(2, 1, 1, 3), torch.zeros(2, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("count", "labels", "sentence"),
+    [
+        (3, torch.zeros(2, dtype=torch.long), "3 images need 3 whole-number labels"),
+        (3, torch.zeros(3), "whole-number labels, got torch.float32"),
+        (3, torch.zeros(3, 1, dtype=torch.long), "3 images need 3 whole-number labels"),
+        (0, torch.zeros(0, dtype=torch.long), "no images to evaluate"),
+        pytest.param(
+            3,
+            torch.full((3,), 9),
+            "labels must be between 0 and 2",
+        ),
+    ],
+)
+def test_wrong_labels_are_refused_in_one_sentence(count, labels, sentence):
+    classifier = apac.Classifier(lambda images: 20 * images.flatten(1), apac.Compose(), apac.Certified(limit=16))
+    with pytest.raises(apac.InputError, match=sentence):
+        evaluate_certified(classifier, torch.ones(count, 1, 1, 3), labels)

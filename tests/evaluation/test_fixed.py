@@ -1,0 +1,142 @@
+"""Evaluation: errors counted by hand, and one network evaluation for all of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+import apac
+from apac import models
+from apac.evaluation.fixed import evaluate, mcnemar
+from apac.randomness import generator
+
+U = apac.Homography(std=0.3)
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    return models.build("mnist-cnn", generator=generator(1, "test", 0)).eval()
+
+
+@pytest.fixture
+def part(digits: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return digits[0][:60], digits[1][:60]
+
+
+def test_errors_are_those_of_separate_decisions(network, part):
+    images, labels = part
+    result = evaluate(apac.Classifier(network, U, seed=3), images, labels, (8, 1, 3))
+    truth = labels.numpy()
+    assert [row.passes for row in result.rows] == [1, 3, 8]
+    for row in result.rows:
+        rule = apac.FixedPasses(row.passes)
+        product = apac.Classifier(network, U, rule, seed=3).decide(images)
+        by_sum = apac.Classifier(network, U, rule, seed=3, combine="sum").decide(images)
+        assert row.product == (product.labels.numpy() != truth).mean()
+        assert row.sum == (by_sum.labels.numpy() != truth).mean()
+        assert row.top2 == (product.top(2).numpy() != truth[:, None]).all(1).mean()
+    with torch.no_grad():
+        plain = network(images).numpy()
+    assert result.plain == (plain.argmax(1) != truth).mean()
+    assert result.plain_top2 == (np.argsort(-plain)[:, :2] != truth[:, None]).all(1).mean()
+
+
+def test_corrected_spoiled_and_wrong_images_are_named(network, part):
+    images, labels = part
+    result = evaluate(apac.Classifier(network, U), images, labels, (4,))
+    apac_right = (apac.Classifier(network, U, apac.FixedPasses(4)).decide(images).labels == labels).numpy()
+    with torch.no_grad():
+        plain_right = (network(images).argmax(1) == labels).numpy()
+    assert result.corrected == tuple(np.flatnonzero(apac_right & ~plain_right))
+    assert result.corrupted == tuple(np.flatnonzero(plain_right & ~apac_right))
+    assert result.wrong == tuple(np.flatnonzero(~apac_right))
+    assert result.corrected or result.corrupted
+    assert result.mcnemar == mcnemar(len(result.corrected), len(result.corrupted))
+
+
+@pytest.mark.parametrize(("corrected", "corrupted"), [(0, 0), (1, 0), (5, 5), (3, 11), (40, 12), (700, 2)])
+def test_mcnemar_is_the_exact_binomial_test(corrected, corrupted):
+    n = corrected + corrupted
+    expected = stats.binomtest(corrected, n).pvalue if n else 1.0
+    assert mcnemar(corrected, corrupted) == pytest.approx(expected, rel=1e-9)
+
+
+def test_one_network_evaluation_serves_every_m_and_both_rules(network, part):
+    count = 0
+
+    def counting(images: Tensor) -> Tensor:
+        nonlocal count
+        count += len(images)
+        return network(images)
+
+    evaluate(apac.Classifier(counting, U), *part, (1, 4, 16))
+    assert count == 60 * (1 + 16)  # the plain pass and the 16 passes of the largest M
+
+
+def test_top_2_goes_by_the_product_and_not_by_the_sum():
+    """Class 2 is likely once and impossible once: second by the sum, last by the product."""
+    passes = iter([[0.6, 0.3, 0.1], [0.5, 0.1, 0.4], [0.85, 0.15, 1e-12]])  # the plain one, then two
+
+    def network(images: Tensor) -> Tensor:
+        return torch.tensor([next(passes)], dtype=torch.float64).log()
+
+    result = evaluate(apac.Classifier(network, U, device_batch=1), torch.zeros(1, 1, 4, 4), torch.tensor([2]), (2,))
+    assert result.scores.probability_mean[0].argsort(descending=True).tolist() == [0, 2, 1]
+    assert result.scores.log_mean[0].argsort(descending=True).tolist() == [0, 1, 2]
+    assert result.rows[0].top2 == 1.0
+
+
+def test_without_passes_only_the_plain_prediction_is_made(network, part):
+    result = evaluate(apac.Classifier(network, apac.Compose()), *part, ())
+    assert result.rows == ()
+    assert result.scores is None
+    assert len(result.wrong) == round(result.plain * 60)
+
+
+def test_json_and_csv_hold_the_table(network, part):
+    result = evaluate(apac.Classifier(network, U), *part, (1, 2))
+    form = json.loads(json.dumps(result.to_json()))
+    assert form["images"] == 60
+    assert [row["product"] for row in form["rows"]] == [row.product for row in result.rows]
+    lines = list(csv.DictReader(io.StringIO(result.to_csv())))
+    assert [line["rule"] for line in lines] == ["plain", "apac", "apac"]
+    assert float(lines[2]["sum_error"]) == result.rows[1].sum
+
+
+def test_progress_runs_from_the_first_pass_to_the_last_once(network, part):
+    seen = []
+    evaluate(
+        apac.Classifier(network, U),
+        *part,
+        (2, 5),
+        progress=lambda task, done, total, note="": seen.append((done, total)),
+    )
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+    assert seen[-1] == (5, 5)
+
+
+@pytest.mark.parametrize(
+    ("labels", "passes", "sentence"),
+    [
+        (torch.full((60,), 10), (1,), "labels must be between 0 and 9, the network's 10 classes, got 10 to 10"),
+        (torch.full((60,), -1), (1,), "labels must be between 0 and 9"),
+        (torch.zeros(59, dtype=torch.long), (1,), "60 images need 60 whole-number labels"),
+        (torch.zeros(60), (1,), "whole-number labels"),
+        (torch.zeros(60, dtype=torch.long), (4, 0), "whole number of at least 1, got 0"),
+    ],
+)
+def test_wrong_labels_or_passes_are_refused_in_one_sentence(network, part, labels, passes, sentence):
+    with pytest.raises(apac.InputError, match=sentence):
+        evaluate(apac.Classifier(network, U), part[0], labels, passes)
+
+
+def test_no_images_are_refused(network):
+    with pytest.raises(apac.InputError, match="no images to evaluate"):
+        evaluate(apac.Classifier(network, U), torch.zeros(0, 1, 28, 28), torch.zeros(0, dtype=torch.long))
