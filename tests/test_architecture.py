@@ -15,18 +15,17 @@ SOURCE = Path(apac.__file__).parent
 
 # A module imports only from layers above its own, or from its own folder.
 LAYERS = [
-    {"errors", "progress", "memory"},
-    {"storage", "randomness", "arguments", "threads", "machine"},
+    {"errors"},
+    {"progress", "randomness", "validation", "trees"},
+    {"inference"},
     {"deform", "data", "models"},
-    {"classify", "training", "adapters"},
-    {"run_folder", "estimator"},
-    {"run"},
-    {"summing"},
-    {"evaluate"},
-    {"certainty"},
+    {"classify", "training"},
+    {"runs"},
+    {"evaluation"},
+    {"adapters"},
+    {"reporting"},
     {"paper"},
     {"bench"},
-    {"terminal", "refusal"},
     {"cli"},
     {"__main__"},
 ]
