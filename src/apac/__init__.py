@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from apac.adapters.sklearn import ApacClassifier as ApacClassifier
     from apac.classify.classifier import Classifier as Classifier
     from apac.classify.decision import Decision as Decision
-    from apac.classify.rules.base import FixedPasses as FixedPasses
+    from apac.classify.rules.base import Rule as Rule
     from apac.classify.rules.certified import Certified as Certified
+    from apac.classify.rules.fixed import FixedPasses as FixedPasses
+    from apac.classify.scores import Scores as Scores
     from apac.deform import Amplitude as Amplitude
     from apac.deform import Color as Color
     from apac.deform import Compose as Compose
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from apac.deform import TimeWarp as TimeWarp
     from apac.deform import presets as presets
     from apac.errors import InputError as InputError
+    from apac.evaluation.fixed import evaluate as evaluate
     from apac.inference.onnx_file import from_onnx as from_onnx
     from apac.runs.run import Run as Run
     from apac.runs.run import load as load
@@ -47,18 +50,21 @@ _HOMES = {
     "Deformation": "apac.deform",
     "Elastic": "apac.deform",
     "FeatureDropout": "apac.deform",
-    "FixedPasses": "apac.classify.rules.base",
+    "FixedPasses": "apac.classify.rules.fixed",
     "Flip": "apac.deform",
     "Homography": "apac.deform",
     "InputError": "apac.errors",
     "Jitter": "apac.deform",
     "PerClass": "apac.deform",
+    "Rule": "apac.classify.rules.base",
     "Run": "apac.runs.run",
     "ScaleShift": "apac.deform",
+    "Scores": "apac.classify.scores",
     "Thickness": "apac.deform",
     "TimeShift": "apac.deform",
     "TimeWarp": "apac.deform",
     "TrainConfig": "apac.training.config",
+    "evaluate": "apac.evaluation.fixed",
     "from_albumentations": "apac.adapters.libraries",
     "from_callable": "apac.adapters.libraries",
     "from_kornia": "apac.adapters.libraries",

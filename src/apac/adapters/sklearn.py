@@ -18,8 +18,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from apac.classify.classifier import Classifier
+from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.decision import Decision
-from apac.classify.rules.base import Combine, Rule
+from apac.classify.rules.base import Rule
 from apac.classify.rules.certified import Certified
 from apac.deform.base import Deformation
 from apac.deform.jitter import Jitter
@@ -193,7 +194,7 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Normalized logarithms of what ranks the classes: the product of softmaxes, or their sum."""
         decision = self._decided(X)
-        ranking = decision.log_scores if self.combine == "product" else decision.probabilities.log()
+        ranking = COMBINATIONS[decision.combine].select(decision.log_scores, decision.probabilities.log())
         return cast(NDArray[np.float64], ranking.log_softmax(dim=1).numpy())
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
-"""How far the best class is ahead of the second, and how well that is known.
+"""The standard error of the margin between the two best classes.
 
-Passes are shared by the classes, so the spread of a margin is not that of its two classes apart: it takes the second
-moments of pairs. Those of all pairs would be too many where there are thousands of classes.
+Classes share their passes, so the standard error of a difference does not follow from those of the two classes: it
+takes the second moments of pairs. With thousands of classes, the moments of all pairs would not fit in memory.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-CONTENDERS = 16  # classes of an image whose pairs are followed, the best of its first pass
+CONTENDERS = 16  # classes per image whose pairs are tracked: the best of the first pass
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Sums over passes for the R best classes of n images, in float64, of what exceeds the first pass: such sums keep
-    their digits where values are large and hardly differ."""
+    """Sums over passes for the R best classes of n images, in float64.
+
+    They are sums of differences from the first pass, which keeps their digits where values are large and hardly vary.
+    """
 
     passes: int
     classes: Tensor  # (n, R)
@@ -27,13 +29,13 @@ class Pairs:
 
     @staticmethod
     def init(values: Tensor) -> Pairs:
-        """Before the first pass, with its values (n, K)."""
+        """Return the sums before the first pass, whose values (n, K) select the classes."""
         first, classes = values.topk(min(CONTENDERS, values.shape[1]), dim=1)
         zero = torch.zeros_like(first, dtype=torch.float64)  # (n, R)
         return Pairs(0, classes, first, zero, zero[:, :, None] * zero[:, None])
 
     def add(self, values: Tensor) -> Pairs:
-        """After further passes, (passes, n, K)."""
+        """Return the sums after more passes, (passes, n, K)."""
         passes = len(values)
         excess = values.gather(2, self.classes.expand(passes, -1, -1)) - self.first
         return replace(
@@ -44,14 +46,16 @@ class Pairs:
         )
 
     def error(self, one: Tensor, other: Tensor) -> Tensor:
-        """Standard error of the mean difference between two classes of each image, (n,); NaN after a single pass, and
-        where a class was not among the best of the first pass."""
+        """Return the standard error of the mean difference between two classes of each image, (n,).
+
+        It is NaN after a single pass, and where a class was not among the best of the first pass.
+        """
         if self.passes < 2:
             return torch.full((len(one),), torch.nan, dtype=torch.float64)
-        a, b = self.classes == one[:, None], self.classes == other[:, None]  # (n, R)
-        direction = a.double() - b.double()
+        is_one, is_other = self.classes == one[:, None], self.classes == other[:, None]  # (n, R)
+        direction = is_one.double() - is_other.double()
         squares = torch.einsum("nr,nrs,ns->n", direction, self.products, direction)
         total = (direction * self.sums).sum(dim=1)
         variance = (squares - total.square() / self.passes) / (self.passes - 1)
         error = (variance.clamp(min=0) / self.passes).sqrt()
-        return error.where(a.any(dim=1) & b.any(dim=1), torch.nan)
+        return error.where(is_one.any(dim=1) & is_other.any(dim=1), torch.nan)

@@ -39,7 +39,8 @@ def classify(
     """
     import torch
 
-    from apac.classify.rules.base import FixedPasses, Rule
+    from apac.classify.rules.base import Rule
+    from apac.classify.rules.fixed import FixedPasses
     from apac.data.image_file import read_image
     from apac.runs.run import load
     from apac.runs.storage import write_bytes

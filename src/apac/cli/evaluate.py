@@ -46,7 +46,7 @@ def evaluate(
     are kept in RUN/scores: what was made once is not made again, and Ctrl-C loses a minute or so. For a network that
     comes with the package, RUN is its name, and the folder of that name here is made for the results.
     """
-    from apac.classify.rules.base import FixedPasses
+    from apac.classify.rules.fixed import FixedPasses
     from apac.runs.run import load
 
     if rule == "fixed":
@@ -71,7 +71,7 @@ def _fixed(folder: Path, run: Run, marks: tuple[int, ...], seed: int) -> None:
         marks = ()
     with show_progress() as progress, _going_on():
         images, labels = images_to_test(run, progress=progress)
-        result = measure(run.classifier(seed=seed), images, labels, marks, keep=scores_of(folder), progress=progress)
+        result = measure(run.classifier(seed=seed), images, labels, marks, cache=scores_of(folder), progress=progress)
     print_table(error_against_m(result))
     if marks:
         print(changes(result))

@@ -35,7 +35,7 @@ def certified(error: float | None, limit: int | None) -> Certified:
 
 def numbers_of_passes(text: str) -> tuple[int, ...]:
     """Numbers of passes, separated by commas."""
-    from apac.classify.rules.base import FixedPasses
+    from apac.classify.rules.fixed import FixedPasses
 
     try:
         return tuple(FixedPasses(int(part)).passes for part in text.split(","))

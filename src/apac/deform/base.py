@@ -37,6 +37,23 @@ class Deformation(ABC):
         that of these images."""
         return images
 
+    @property
+    def sets(self) -> tuple[Deformation, ...]:
+        """The class-indistinctive deformations: this one alone, unless classes have their own (`PerClass`)."""
+        return (self,)
+
+    @property
+    def set_of_class(self) -> tuple[int, ...] | None:
+        """For each class, the index of its deformation in `sets`; None where all classes share one."""
+        return None
+
+    def validate_classes(self, classes: int) -> None:
+        """Raise InputError if classes have their own deformations and their number differs from `classes`."""
+        if self.set_of_class is not None and len(self.set_of_class) != classes:
+            raise InputError(
+                f"the PerClass has {len(self.set_of_class)} classes, but the network or the data has {classes}."
+            )
+
     def to_json(self) -> dict[str, Any]:
         """The call that makes this deformation, as something `json.dumps` takes."""
         if not is_dataclass(self):

@@ -70,12 +70,12 @@ class PerClass(Deformation):
 
     @property
     def sets(self) -> tuple[Deformation, ...]:
-        """The N_d different deformations, in the order of the first class that has each."""
+        """The N_d different deformations, in the order of the first class that uses each."""
         return tuple(dict.fromkeys(self.of_class))
 
     @property
     def set_of_class(self) -> tuple[int, ...]:
-        """For each class, which of `sets` is its own."""
+        """For each class, the index of its deformation in `sets`."""
         sets = self.sets
         return tuple(sets.index(deformation) for deformation in self.of_class)
 

@@ -1,1 +1,1 @@
-"""Judge a classifier on labeled images: error against M, and what the certified rule takes."""
+"""Evaluate a classifier on labeled images: error against M, and the passes that the certified rule needs."""

@@ -1,4 +1,4 @@
-"""What the certified rule takes on a labeled set, and whether it decides as many more passes would."""
+"""The passes that the certified rule needs on labeled images, and whether many more passes decide the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import math
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,68 +15,69 @@ import torch
 from torch import Tensor
 
 from apac.classify.classifier import Classifier
-from apac.classify.decision import Decision, rank
+from apac.classify.decision import TENSORS, Decision
 from apac.classify.rules.certified import Certified
-from apac.classify.scores import Scores
+from apac.classify.scores import Scores, rank
 from apac.errors import InputError
-from apac.evaluation.fixed import check_classes, check_labels
+from apac.evaluation.labels import validate_classes, validate_labels
 from apac.progress import Progress, no_progress
 from apac.runs.storage import read_tensors, write_tensors
 
 
 @dataclass(frozen=True, eq=False)
 class CertifiedEvaluation:
-    """What the certified rule did on N images."""
+    """The results of the certified rule on N images."""
 
     images: int
     seed: int
     rule: Certified
-    wrong: float  # share of the images whose decision is not their label
-    mean: float  # passes
+    wrong: float  # fraction of images whose decision is not their label
+    mean: float  # of the passes
     median: float
     percentile99: float
     uncertain: int  # images that stopped without being certified
     clipped: int  # certified images with a pass in which the clip was active
-    failed: int  # images that the network gave NaN for
-    seconds: float  # that deciding took
+    failed: int  # images for which the network returned NaN
+    seconds: float  # that the decisions took
     decision: Decision
 
     @property
     def certain(self) -> Tensor:
-        """(N,) which images are certified."""
-        return torch.tensor([why == "certified" for why in self.decision.stopped])
+        """The mask of the certified images, (N,)."""
+        return torch.tensor([reason == "certified" for reason in self.decision.stopped])
 
     def to_json(self) -> dict[str, Any]:
-        """All but the decision of each image."""
-        form = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "decision"}
-        return form | {"rule": {"kind": "Certified", **asdict(self.rule)}}
+        """Return all fields but the decisions, ready for `json.dumps`."""
+        payload = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "decision"}
+        return payload | {"rule": {"kind": "Certified", **asdict(self.rule)}}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A certified decision that the fixed number of passes decides otherwise, with both margins."""
+    """An image for which the certified decision differs from that of a fixed number of passes."""
 
     image: int
     certified: int
     fixed: int
     passes: int
     margin: float
-    margin_error: float | None  # None where it is not known
+    margin_error: float | None  # None where it is unknown
     fixed_margin: float
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The certified decisions beside those of a fixed number of passes with the same seed."""
+    """Certified decisions compared with those of a fixed number of passes with the same seed."""
 
     passes: int
     certified: int  # images
     differ: tuple[Difference, ...]
-    differ_at_limit: tuple[int, ...]  # images that were not certified, and which the fixed passes decide otherwise
-    wrong: float  # error of the fixed decision
+    differ_at_limit: tuple[int, ...]  # images that are not certified and that the fixed passes decide differently
+    wrong: float  # error of the fixed passes
     seconds: float  # that the fixed passes took
 
     def to_json(self) -> dict[str, Any]:
+        """Return all fields, ready for `json.dumps`."""
         return asdict(self)
 
 
@@ -85,18 +86,18 @@ def evaluate_certified(
     images: Tensor,
     labels: Tensor,
     *,
-    keep: Path | None = None,
+    cache: Path | None = None,
     progress: Progress = no_progress,
 ) -> CertifiedEvaluation:
-    """Decide normalized images (N, C, H, W) with labels (N,) by the classifier's rule, which is a Certified.
+    """Decide images (N, C, H, W) with labels (N,) by the classifier's rule, which must be a Certified.
 
-    With a file `keep` the decision is kept there, and taken from there if it is found.
+    With a file `cache` the decisions are stored there and reused by later calls.
     """
     if not isinstance(classifier.rule, Certified):
-        raise InputError(f"the rule must be a Certified, got {classifier.rule!r}.")
-    check_labels(images, labels)
-    decision, seconds = _decide(classifier, images, keep, progress)
-    check_classes(labels, decision.log_scores.shape[1])
+        raise InputError(f"the rule of the classifier must be a Certified, got {classifier.rule!r}.")
+    validate_labels(images, labels)
+    decision, seconds = _decide(classifier, images, cache, progress)
+    validate_classes(labels, decision.log_scores.shape[1])
     passes = decision.passes.double()
     certified = _stopped(decision, "certified")
     return CertifiedEvaluation(
@@ -115,55 +116,43 @@ def evaluate_certified(
     )
 
 
-def _decide(classifier: Classifier, images: Tensor, keep: Path | None, progress: Progress) -> tuple[Decision, float]:
-    """The decision and the seconds that it took."""
-    if keep is not None and keep.exists():
-        with suppress(InputError, KeyError, TypeError, ValueError):  # what is damaged is made anew
-            tensors, notes = read_tensors(keep, "")
-            stopped = tuple(notes["stopped"].split())
-            return Decision(**tensors, stopped=stopped, combine=classifier.combine), float(notes["seconds"])
-    began = time.monotonic()
+def _decide(classifier: Classifier, images: Tensor, cache: Path | None, progress: Progress) -> tuple[Decision, float]:
+    """Return the decisions and the seconds that they took, from the cache if it has them."""
+    if cache is not None and cache.exists():
+        with suppress(InputError, OSError, KeyError, TypeError, ValueError):  # a damaged file is recomputed
+            return _load(cache, classifier)
+    started = time.monotonic()
     decision = classifier.decide(images, progress=progress)
-    seconds = time.monotonic() - began
-    if keep is not None:
-        tensors = {f.name: getattr(decision, f.name) for f in fields(Decision) if f.name not in ("stopped", "combine")}
-        write_tensors(keep, tensors, {"stopped": " ".join(decision.stopped), "seconds": str(seconds)})
+    seconds = time.monotonic() - started
+    if cache is not None:
+        metadata = {"stopped": " ".join(decision.stopped), "seconds": str(seconds)}
+        write_tensors(cache, {name: getattr(decision, name) for name in TENSORS}, metadata)
     return decision, seconds
 
 
+def _load(cache: Path, classifier: Classifier) -> tuple[Decision, float]:
+    tensors, metadata = read_tensors(cache, "")
+    stopped = tuple(metadata["stopped"].split())
+    return Decision(**tensors, stopped=stopped, combine=classifier.combine), float(metadata["seconds"])
+
+
 def compare(decision: Decision, scores: Scores, labels: Tensor, seconds: float) -> Agreement:
-    """The certified decisions beside the scores of a fixed number of passes, which took so long."""
-    ranking = scores.log_mean if decision.combine == "product" else scores.probability_mean
-    fixed = rank(ranking)[:, 0]
-    certified, open_ = _stopped(decision, "certified"), _stopped(decision, "limit")
-    differ = []
-    for i in certified:
-        label, other = int(decision.labels[i]), int(fixed[i])
-        error = float(decision.margin_errors[i])
-        if label != other:
-            differ.append(
-                Difference(
-                    image=i,
-                    certified=label,
-                    fixed=other,
-                    passes=int(decision.passes[i]),
-                    margin=float(decision.margins[i]),
-                    margin_error=error if math.isfinite(error) else None,
-                    fixed_margin=float(ranking[i, other] - ranking[i, label]),
-                )
-            )
+    """Compare certified decisions with the scores of a fixed number of passes, which took `seconds`."""
+    means = scores.mean(decision.combine)
+    fixed = rank(means)[:, 0]
+    certified, at_limit = _stopped(decision, "certified"), _stopped(decision, "limit")
     return Agreement(
         passes=scores.passes,
         certified=len(certified),
-        differ=tuple(differ),
-        differ_at_limit=tuple(i for i in open_ if decision.labels[i] != fixed[i]),
+        differ=tuple(_difference(i, decision, means) for i in certified if decision.labels[i] != fixed[i]),
+        differ_at_limit=tuple(i for i in at_limit if decision.labels[i] != fixed[i]),
         wrong=int((fixed != labels).sum()) / len(labels),
         seconds=seconds,
     )
 
 
 def to_csv(decision: Decision, labels: Tensor) -> str:
-    """The decision of each image, a line each, beside its true label."""
+    """Return one line per image, with its label and its decision."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["image", "truth", "label", "runner_up", "margin", "margin_error", "passes", "clipped", "stopped"])
@@ -181,6 +170,20 @@ def to_csv(decision: Decision, labels: Tensor) -> str:
     return text.getvalue()
 
 
-def _stopped(decision: Decision, why: str) -> list[int]:
-    """The images that stopped for this reason."""
-    return [i for i, reason in enumerate(decision.stopped) if reason == why]
+def _difference(image: int, decision: Decision, means: Tensor) -> Difference:
+    label, fixed = int(decision.labels[image]), int(rank(means[image : image + 1])[0, 0])
+    margin_error = float(decision.margin_errors[image])
+    return Difference(
+        image=image,
+        certified=label,
+        fixed=fixed,
+        passes=int(decision.passes[image]),
+        margin=float(decision.margins[image]),
+        margin_error=margin_error if math.isfinite(margin_error) else None,
+        fixed_margin=float(means[image, fixed] - means[image, label]),
+    )
+
+
+def _stopped(decision: Decision, reason: str) -> list[int]:
+    """Return the indices of the images that stopped for this reason."""
+    return [i for i, stopped in enumerate(decision.stopped) if stopped == reason]

@@ -1,4 +1,4 @@
-"""Error against M, by product and by sum, top-2, and which images changed. One network evaluation serves all."""
+"""Error against the number of passes M, by product and by sum, and the images that changed."""
 
 from __future__ import annotations
 
@@ -13,47 +13,46 @@ from typing import Any
 from torch import Tensor
 
 from apac.classify.classifier import Classifier
-from apac.classify.decision import rank
-from apac.classify.rules.base import FixedPasses
-from apac.classify.scores import Scores
-from apac.errors import InputError
+from apac.classify.rules.fixed import FixedPasses
+from apac.classify.scores import Scores, rank
+from apac.evaluation.labels import validate_classes, validate_labels
 from apac.evaluation.score_cache import ScoreCache
 from apac.progress import Progress, no_progress
 
 
 @dataclass(frozen=True)
 class Row:
-    """The errors after M passes, as shares of the images."""
+    """The errors after M passes, as fractions of the images."""
 
     passes: int
     product: float  # the paper's rule
     sum: float  # summation of softmaxes instead
-    top2: float  # by product: the truth is not among the two best
+    top2: float  # by product: the label is not among the two best classes
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What APAC and the plain prediction do on a labeled set. Indices count within the set."""
+    """The errors of APAC and of the plain prediction on labeled images. Indices are positions in the set."""
 
     images: int
     seed: int
     plain: float  # error of the plain prediction
     plain_top2: float
-    rows: tuple[Row, ...]  # by growing M; none if only the plain prediction was asked for
+    rows: tuple[Row, ...]  # by increasing M; empty if only the plain prediction was evaluated
     corrected: tuple[int, ...]  # wrong by the plain prediction, right by APAC with the largest M
     corrupted: tuple[int, ...]  # right by the plain prediction, wrong by APAC
-    wrong: tuple[int, ...]  # wrong by APAC with the largest M, or by the plain prediction where there is no row
-    mcnemar: float  # p-value: the chance of so uneven a split of the changed images if neither rule were better
+    wrong: tuple[int, ...]  # wrong by APAC with the largest M, or by the plain prediction if there are no rows
+    mcnemar: float  # p-value of the exact McNemar test on the corrected and corrupted images
     scores: Scores | None  # after the largest M
-    seconds: float  # that the passes took, whenever they were made
+    seconds: float  # that the passes took, including cached ones
 
     def to_json(self) -> dict[str, Any]:
-        """All but the scores."""
-        form = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("scores", "rows")}
-        return form | {"rows": [asdict(row) for row in self.rows]}
+        """Return all fields but the scores, ready for `json.dumps`."""
+        payload = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("scores", "rows")}
+        return payload | {"rows": [asdict(row) for row in self.rows]}
 
     def to_csv(self) -> str:
-        """One line for the plain prediction and one for each M."""
+        """Return one line for the plain prediction and one for each M."""
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
         table.writerow(["rule", "passes", "product_error", "sum_error", "top2_error"])
@@ -68,79 +67,66 @@ def evaluate(
     labels: Tensor,
     passes: Sequence[int] = (1, 4, 16, 64, 256),
     *,
-    keep: Path | None = None,
+    cache: Path | None = None,
     progress: Progress = no_progress,
 ) -> Evaluation:
-    """Decide normalized images (N, C, H, W) with labels (N,) by the plain prediction and by APAC at each of `passes`.
+    """Evaluate the plain prediction and APAC with each number of `passes` on images (N, C, H, W) with labels (N,).
 
-    The classifier's own rule is not used: its passes are summed once, up to the largest M. With a folder `keep` the
-    sums are kept there, and passes that are found there are not made again.
+    The images are preprocessed as for `classifier.decide`. The classifier's own rule is not used: passes are summed
+    once, up to the largest M. With a folder `cache` the sums are stored there and reused by later calls.
+
+    >>> import apac, torch
+    >>> classifier = apac.Classifier(lambda images: images.flatten(1), apac.Compose())
+    >>> evaluation = apac.evaluate(classifier, torch.eye(4).view(4, 1, 2, 2), torch.tensor([0, 1, 2, 0]), passes=(1, 4))
+    >>> evaluation.plain, evaluation.rows[-1].product, evaluation.wrong
+    (0.25, 0.25, (3,))
     """
-    check_labels(images, labels)
-    marks = sorted({FixedPasses(m).passes for m in passes})
+    validate_labels(images, labels)
+    numbers = sorted({FixedPasses(number).passes for number in passes})
     plain = classifier.plain(images)
-    classes = plain.shape[1]
-    check_classes(labels, classes)
-    scores: Scores | None = None
-    rows = []
-    cache = ScoreCache(classifier, images, max(marks, default=0), keep)
-    for mark in marks:
-        scores = cache.get(mark, progress=progress)
-        by_product = rank(scores.log_mean)
-        rows.append(
-            Row(
-                mark,
-                product=_error(by_product[:, :1], labels),
-                sum=_error(rank(scores.probability_mean)[:, :1], labels),
-                top2=_error(by_product[:, :2], labels),
-            )
-        )
+    validate_classes(labels, plain.shape[1])
+    score_cache = ScoreCache(classifier, images, max(numbers, default=0), None if cache is None else Path(cache))
+    rows = tuple(_row(score_cache.get(number, progress=progress), labels) for number in numbers)
+    scores = score_cache.scores
     before = rank(plain)[:, 0] == labels
     after = before if scores is None else rank(scores.log_mean)[:, 0] == labels
-    corrected, corrupted = _places(after & ~before), _places(before & ~after)
+    corrected, corrupted = _indices(after & ~before), _indices(before & ~after)
     return Evaluation(
         images=len(images),
         seed=classifier.seed,
         plain=_error(rank(plain)[:, :1], labels),
         plain_top2=_error(rank(plain)[:, :2], labels),
-        rows=tuple(rows),
+        rows=rows,
         corrected=corrected,
         corrupted=corrupted,
-        wrong=_places(~after),
+        wrong=_indices(~after),
         mcnemar=mcnemar(len(corrected), len(corrupted)),
         scores=scores,
-        seconds=cache.seconds,
+        seconds=score_cache.seconds,
     )
 
 
 def mcnemar(corrected: int, corrupted: int) -> float:
-    """The exact two-sided McNemar test: a fair coin for each image whose correctness changed."""
+    """Return the p-value of the exact two-sided McNemar test: a binomial test with probability 1/2."""
     changed = corrected + corrupted
     tail = sum(math.comb(changed, k) for k in range(min(corrected, corrupted) + 1))
     return min(1.0, 2 * tail / (1 << changed))
 
 
-def check_classes(labels: Tensor, classes: int) -> None:
-    if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise InputError(
-            f"labels must be between 0 and {classes - 1}, the network's {classes} classes, "
-            f"got {int(labels.min())} to {int(labels.max())}."
-        )
+def _row(scores: Scores, labels: Tensor) -> Row:
+    by_product, by_sum = rank(scores.mean("product")), rank(scores.mean("sum"))
+    return Row(
+        scores.passes,
+        product=_error(by_product[:, :1], labels),
+        sum=_error(by_sum[:, :1], labels),
+        top2=_error(by_product[:, :2], labels),
+    )
 
 
-def check_labels(images: Tensor, labels: Tensor) -> None:
-    if labels.ndim != 1 or len(labels) != len(images) or labels.is_floating_point():
-        raise InputError(
-            f"{len(images)} images need {len(images)} whole-number labels, got {labels.dtype} {tuple(labels.shape)}."
-        )
-    if not len(images):
-        raise InputError("there are no images to evaluate.")
+def _error(predictions: Tensor, labels: Tensor) -> float:
+    """Return the fraction of images whose label is not among their predictions (N, k)."""
+    return int((predictions != labels[:, None]).all(dim=1).sum()) / len(labels)
 
 
-def _error(guesses: Tensor, labels: Tensor) -> float:
-    """The share of images with the label among none of the guesses (N, k)."""
-    return int((guesses != labels[:, None]).all(dim=1).sum()) / len(labels)
-
-
-def _places(mask: Tensor) -> tuple[int, ...]:
+def _indices(mask: Tensor) -> tuple[int, ...]:
     return tuple(mask.nonzero()[:, 0].tolist())

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from apac.deform.per_class import PerClass
 from apac.evaluation.fixed import Evaluation
 from apac.paper.recipes import LABELS, ORIGINAL, Recipe, find
 from apac.paper.reproduce import Result
@@ -207,7 +206,7 @@ def _by_passes(result: Result) -> list[tables.Table]:
 def _sets(result: Result) -> dict[str, int]:
     """N_d of each training by name."""
     made = {name: run.config.deformation for name, run in _runs(result).items()}
-    return {name: len(each.sets) if isinstance(each, PerClass) else 1 for name, each in made.items()}
+    return {name: 1 if each is None else len(each.sets) for name, each in made.items()}
 
 
 def _runs(result: Result) -> dict[str, Run]:

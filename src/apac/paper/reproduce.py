@@ -11,7 +11,7 @@ from apac.data.base import Dataset
 from apac.errors import InputError
 from apac.evaluation.certified import CertifiedEvaluation, evaluate_certified
 from apac.evaluation.fixed import Evaluation, evaluate
-from apac.evaluation.score_cache import key_of
+from apac.evaluation.score_cache import cache_key
 from apac.paper.recipes import LABELS, ORIGINAL, TABLE, Recipe
 from apac.progress import Progress, no_progress
 from apac.runs import folder as run_folder
@@ -104,7 +104,7 @@ def reproduce(recipe: Recipe, out: Path, *, resume: bool = False, progress: Prog
         images = run.normalize(dataset.test_images)
         classifier = run.classifier(seed=run.config.seed)
         keep = run_folder.scores_of(folder)
-        evaluation = evaluate(classifier, images, dataset.test_labels, passes, keep=keep, progress=named)
+        evaluation = evaluate(classifier, images, dataset.test_labels, passes, cache=keep, progress=named)
         evaluations.append(evaluation)
         deciding += evaluation.seconds
     certified = _certify(recipe, runs[0], dataset, run_folder.scores_of(folders[0]), progress)
@@ -125,7 +125,7 @@ def _certify(
     recipe: Recipe, run: Run, dataset: Dataset, keep: Path, progress: Progress
 ) -> tuple[CertifiedEvaluation, ...]:
     images, seed = run.normalize(dataset.test_images), run.config.seed
-    keys = [key_of(run.classifier(seed=seed), images, rule) for rule in recipe.certified]
+    keys = [cache_key(run.classifier(seed=seed), images, rule) for rule in recipe.certified]
     files = [keep / f"certified-{key}.safetensors" for key in keys]
     ready = run.classifier(seed=seed)
     if not all(file.exists() for file in files):
@@ -134,7 +134,7 @@ def _certify(
     for rule, file in zip(recipe.certified, files, strict=True):
         named = _named(progress, f"certified, error {rule.error:g}")
         found.append(
-            evaluate_certified(replace(ready, rule=rule), images, dataset.test_labels, keep=file, progress=named)
+            evaluate_certified(replace(ready, rule=rule), images, dataset.test_labels, cache=file, progress=named)
         )
     return tuple(found)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from apac.classify.decision import rank
+from apac.classify.scores import rank
 from apac.evaluation.certified import Agreement, CertifiedEvaluation
 from apac.evaluation.fixed import Evaluation, mcnemar
 from apac.paper.recipes import LABELS, Errors

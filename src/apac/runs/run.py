@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from apac import data, models
 from apac.classify.classifier import Classifier
-from apac.classify.rules.base import Combine, FixedPasses, Rule
+from apac.classify.combine import Combine
+from apac.classify.rules.base import Rule
 from apac.classify.rules.certified import Certified
+from apac.classify.rules.fixed import FixedPasses
 from apac.data.base import Dataset, check_pixels
 from apac.data.folder import load as load_folder
 from apac.data.normalize import Normalization, Scaling, Standardizing, normalization_from

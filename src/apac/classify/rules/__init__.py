@@ -1,1 +1,1 @@
-"""When to stop: each rule in its own file, behind the interface in `base.py`."""
+"""When to stop: one file per rule, behind the interface in `base.py`."""

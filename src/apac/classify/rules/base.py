@@ -1,88 +1,66 @@
-"""When an image has had enough passes: what a rule is, and the paper's. `sequential.py` has the certified one."""
+"""The interface of a rule: how many passes to schedule next, and which images are decided."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
-from apac.validation import validate_integer
-
-Combine = Literal["product", "sum"]
-
-BATCH = 16  # passes between two looks at an image
+BATCH = 16  # passes between two updates of a rule's state
 
 
 class RuleState(Protocol):
-    """What a rule knows of n images that are not decided yet, as `deform.parameters` takes it."""
+    """What a rule has learned about n undecided images.
+
+    A state is a frozen dataclass of tensors with a leading dimension n, and of numbers that all n images share. The
+    scheduler selects rows of it and concatenates states.
+    """
 
     @property
-    def decided(self) -> Tensor: ...  # (n,) decided: the class that leads is the one
+    def decided(self) -> Tensor:
+        """(n,) bool, images whose leading class is certain."""
 
     @property
-    def undecidable(self) -> Tensor: ...  # (n,) not to be decided by more passes
+    def undecidable(self) -> Tensor:
+        """(n,) bool, images that more passes cannot decide."""
 
     @property
-    def clipped(self) -> Tensor: ...  # (n,) passes in which evidence was cut off
+    def clipped(self) -> Tensor:
+        """(n,) int64, passes in which evidence was clipped."""
 
     def update(self, values: Tensor, leaders: Tensor) -> RuleState:
-        """What is known after a batch of passes: `values` (passes, n, K) are what ranks the classes in each, `leaders`
-        (n,) the best classes by the mean of all passes up to now."""
+        """Return the state after a batch of passes.
+
+        `values` (passes, n, K) rank the classes in each pass of the batch; `leaders` (n,) are the best classes by the
+        mean of all passes so far, this batch included.
+        """
 
 
 @runtime_checkable
 class Rule(Protocol):
-    """When to stop."""
+    """When to stop. `FixedPasses` and `Certified` are rules; any object with these members is one.
 
-    at_limit: ClassVar[str]  # why an image stopped that has had all its passes
+    >>> import apac
+    >>> isinstance(apac.FixedPasses(256), apac.Rule)
+    True
+    """
 
-    @property
-    def limit(self) -> int: ...  # passes that an image has at most
-
-    def next_passes(self, had: int, fill: int) -> int:
-        """Passes to give next to images that have had so many, where `fill` each would keep the machine busy."""
-
-    def init(self, images: int, plain: Callable[[], Tensor], combine: Combine) -> RuleState:
-        """RuleState n images; `plain()` gives their plain log-probabilities, (n, K)."""
-
-
-@dataclass(frozen=True)
-class FixedPasses:
-    """The paper's rule: the same number of passes M for every image."""
-
-    passes: int
-    at_limit: ClassVar[str] = "fixed"
-
-    def __post_init__(self) -> None:
-        validate_integer(self, "passes", minimum=1)
+    at_limit: ClassVar[str]  # `Decision.stopped` of an image that is undecided after `limit` passes
 
     @property
     def limit(self) -> int:
-        return self.passes
+        """The largest number of passes of an image."""
 
-    def next_passes(self, had: int, fill: int) -> int:
-        return self.passes - had
+    def next_passes(self, passes_done: int, fill: int) -> int:
+        """Return the number of passes to schedule next for images after `passes_done` passes.
 
-    def init(self, images: int, plain: Callable[[], Tensor], combine: Combine) -> FixedState:
-        return FixedState(torch.zeros(images, dtype=torch.int64))
+        `fill` passes of each image would keep all cores busy.
+        """
 
+    def init(self, images: int, plain: Callable[[], Tensor], max_difference: float) -> RuleState:
+        """Return the state of n images before their first pass.
 
-@dataclass(frozen=True, eq=False)
-class FixedState:
-    """Waits for the last pass, whatever the passes say."""
-
-    clipped: Tensor  # (n,) zeros
-
-    @property
-    def decided(self) -> Tensor:
-        return self.clipped.bool()
-
-    @property
-    def undecidable(self) -> Tensor:
-        return self.clipped.bool()
-
-    def update(self, values: Tensor, leaders: Tensor) -> FixedState:
-        return self
+        `plain()` computes their plain log-probabilities, (n, K). Two classes never differ by more than `max_difference`
+        in one pass, which may be infinite.
+        """

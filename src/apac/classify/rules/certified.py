@@ -1,10 +1,11 @@
-"""The certified rule: stop as soon as the decision is certain, with a stated error.
+"""The certified rule: stop as soon as the decision is certain, up to a stated probability of error.
 
-For each class b, imagine a gambler who bets, pass after pass, that the leading class a has the larger expectation:
-he stakes the share λ of what he has on d = z_a - z_b, and multiplies it by 1 + λd. If b is the class with the largest
-expectation, every leader that was named before the passes were seen has E[d] <= 0, so his wealth is expected never to
-grow, and by Ville's inequality the chance that it ever reaches 1/error times what he began with is at most `error`,
-however often one looks. Where it does, b is out. docs/certified.md tells the same without sequential statistics.
+For each class b, a gambler bets on every pass that the leading class a has the larger expectation. The gambler stakes a
+share λ of the current wealth on d = z_a - z_b, which multiplies the wealth by 1 + λd. If b has the largest expectation
+of all classes, then E[d] <= 0 for every leader that was chosen before the pass was seen, so the expected wealth never
+grows. By Ville's inequality the probability that the wealth ever reaches 1/error times the initial wealth is at most
+`error`, however often it is checked. When it does reach that, b is eliminated. docs/certified.md explains this without
+sequential statistics.
 """
 
 from __future__ import annotations
@@ -17,26 +18,35 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from apac.classify.decision import rank
-from apac.classify.rules.base import BATCH, Combine
+from apac.classify.rules.base import BATCH
+from apac.classify.scores import rank
 from apac.validation import validate_integer, validate_positive, validate_probability
 
-# Stakes as shares of the largest possible, 1 / clip: nobody knows the best one, so the gambler divides what he has
-# among ten, half of it on the boldest, which settles the clear images.
+# Stakes as fractions of the largest safe one, 1 / clip. The best stake is unknown, so the initial wealth is divided
+# among ten of them, half of it on the boldest, which decides the clear images.
 STAKES = 0.95 * 2.0 ** -torch.arange(10, dtype=torch.float64)  # (G,)
-SHARES = torch.tensor([1 / 2] + 9 * [1 / 18], dtype=torch.float64)  # (G,), together 1
-MOST = 1e15  # clips that a pass may win: to win less is safe, and a batch of such gains is still a number
+SHARES = torch.tensor([1 / 2] + 9 * [1 / 18], dtype=torch.float64)  # (G,), they sum to 1
+MAX_GAIN = 1e15  # in units of clip: winning less than the bet earned is safe, and a batch of such gains stays finite
 
 
 @dataclass(frozen=True)
 class Certified:
-    """Stops an image when the probability that its decision differs from that of infinitely many passes is at most
-    `error`, or after `limit` passes.
+    """Stops an image when its decision is certain, or after `limit` passes.
 
-    The bound holds for a network whose leading class cannot fall behind another by more than `clip` in a pass, whatever
-    the deformation. The decision counts the passes where it did: where there are some, the condition is broken; that
-    there are none does not prove it. Do not choose `clip` by the images that are to be decided. Probabilities, for
-    `combine="sum"`, never differ by more than 1, which then takes the place of `clip`: their bound has no condition.
+    Certain means: the probability that the decision differs from that of infinitely many passes is at most `error`.
+
+    The bound holds for a network whose leading class never falls behind another class by more than `clip` in one pass,
+    whatever the deformation. `Decision.clipped` counts the passes where it did: a count above 0 shows that the
+    condition is violated, a count of 0 does not prove that it holds. Do not choose `clip` by looking at the images to
+    decide. For `combine="sum"`, probabilities never differ by more than 1, which replaces `clip`: that bound is
+    unconditional.
+
+    >>> import apac, torch
+    >>> rule = apac.Certified(error=1e-4, limit=128)
+    >>> classifier = apac.Classifier(lambda images: images.flatten(1), apac.Flip(), rule)
+    >>> clear, unclear = [[[0.0, 20.0, 0.0]]], [[[20.0, 0.0, 20.0]]]
+    >>> classifier.decide(torch.tensor([clear, unclear])).stopped
+    ('certified', 'limit')
     """
 
     error: float = 1e-4
@@ -49,19 +59,18 @@ class Certified:
         validate_integer(self, "limit", minimum=BATCH)
         validate_positive(self, "clip")
 
-    def next_passes(self, had: int, fill: int) -> int:
-        # No more than doubles what was spent: an image may be decided by the first of them.
-        some = max(BATCH, min(had, fill) // BATCH * BATCH)
-        return min(some, self.limit - had)
+    def next_passes(self, passes_done: int, fill: int) -> int:
+        # At most as many as were done: the first batch of them may decide the image, and the rest is then wasted.
+        passes = max(BATCH, min(passes_done, fill) // BATCH * BATCH)
+        return min(passes, self.limit - passes_done)
 
-    def init(self, images: int, plain: Callable[[], Tensor], combine: Combine) -> BettingState:
+    def init(self, images: int, plain: Callable[[], Tensor], max_difference: float) -> BettingState:
         scores = plain()
-        alive = torch.ones_like(scores, dtype=torch.bool)
         return BettingState(
             error=self.error,
-            clip=self.clip if combine == "product" else 1.0,
+            clip=max_difference if math.isfinite(max_difference) else self.clip,
             leaders=rank(scores)[:, 0],
-            alive=alive,
+            alive=torch.ones_like(scores, dtype=torch.bool),
             log_wealth=torch.zeros(*scores.shape, len(STAKES), dtype=torch.float64),
             clipped=torch.zeros(images, dtype=torch.int64),
         )
@@ -69,18 +78,18 @@ class Certified:
 
 @dataclass(frozen=True, eq=False)
 class BettingState:
-    """The gamblers of n images: one for each class that may still be the best."""
+    """The bets against each class of n images."""
 
     error: float
     clip: float
-    leaders: Tensor  # (n,) named before the passes to come
-    alive: Tensor  # (n, K)
-    log_wealth: Tensor  # (n, K, G), of each stake apart
+    leaders: Tensor  # (n,) chosen before the next passes are seen
+    alive: Tensor  # (n, K) bool, classes that may still be the best
+    log_wealth: Tensor  # (n, K, G), per stake
     clipped: Tensor  # (n,)
 
     @property
     def decided(self) -> Tensor:
-        # One class left, and it leads: then it is also what the mean of the passes says.
+        # One class is left and it leads: it is then also the best by the mean of the passes.
         return (self.alive.sum(dim=1) == 1) & self.alive.gather(1, self.leaders[:, None])[:, 0]
 
     @property
@@ -90,8 +99,8 @@ class BettingState:
     def update(self, values: Tensor, leaders: Tensor) -> BettingState:
         leading = values.gather(2, self.leaders[None, :, None].expand(len(values), -1, 1))
         difference = leading - values  # (passes, n, K)
-        beyond = (difference < -self.clip) & self.alive
-        difference = difference.clamp(-self.clip, MOST * self.clip)
+        exceeds = (difference < -self.clip) & self.alive
+        difference = difference.clamp(-self.clip, MAX_GAIN * self.clip)
         gains = [(1 + stake / self.clip * difference).prod(dim=0).log() for stake in STAKES]
         log_wealth = self.log_wealth + torch.stack(gains, dim=2)
         total = (SHARES.log() + log_wealth).logsumexp(dim=2)  # (n, K)
@@ -100,5 +109,5 @@ class BettingState:
             leaders=leaders,
             alive=self.alive & (total < -math.log(self.error)),
             log_wealth=log_wealth,
-            clipped=self.clipped + beyond.any(dim=2).sum(dim=0),
+            clipped=self.clipped + exceeds.any(dim=2).sum(dim=0),
         )

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from apac.classify.combine import COMBINATIONS
 from apac.classify.decision import Decision
 from apac.evaluation.certified import CertifiedEvaluation
 from apac.evaluation.fixed import Evaluation
@@ -110,7 +111,7 @@ def passes_against_margin(decision: Decision, labels: Tensor) -> bytes:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    what = "log-probability" if decision.combine == "product" else "probability"
+    what = COMBINATIONS[decision.combine].quantity
     axes.set(xlabel=f"margin: mean {what} of the label less that of the second class", ylabel="passes")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)

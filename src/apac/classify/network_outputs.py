@@ -1,0 +1,67 @@
+"""From images to log-probabilities: call the network in batches and validate what it returns."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from apac.errors import InputError
+from apac.inference.engine import Network
+
+Outputs = Literal["logits", "probabilities", "log-probabilities"]
+
+CLASSES_VARY = "the network must return the same number of classes for all images; it returns different numbers."
+
+
+def log_probabilities(network: Network, images: Tensor, batch_size: int, outputs: Outputs) -> Tensor:
+    """Return the log-probabilities of images, (N, K), in float64 on the CPU."""
+    weight = _first_weight(network)
+    returned: list[Tensor] = []
+    for batch in images.split(batch_size):
+        returned.append(network(batch if weight is None else batch.to(weight.device, weight.dtype)))
+        _validate(returned[-1], len(batch), outputs)
+        if returned[-1].shape[1] != returned[0].shape[1]:
+            raise InputError(CLASSES_VARY)
+    return to_logits(torch.cat(returned).cpu(), outputs).log_softmax(dim=1)
+
+
+def to_logits(returned: Tensor, outputs: Outputs) -> Tensor:
+    """Convert what a network returns, (N, K), to logits in float64.
+
+    Log-probabilities are valid logits. A probability of 0 counts as the smallest normal number of float32.
+    """
+    exact = returned.double()
+    if outputs == "logits":
+        return exact
+    probabilities = exact if outputs == "probabilities" else exact.exp()
+    total = probabilities.sum(dim=1)
+    # The rounding of a low-precision type accumulates over the classes.
+    tolerance = max(1e-3, 2 * torch.finfo(returned.dtype).eps) if returned.is_floating_point() else 0.0
+    if (probabilities < 0).any() or ((total - 1).abs() > tolerance).any():
+        worst = float(total[(total - 1).abs().nan_to_num().argmax()])
+        raise InputError(
+            f"the network does not return {outputs}: the smallest is {float(probabilities.min()):.3g}, and those of "
+            f'one image sum to {worst:.4g}; set outputs to what it returns, for example outputs="logits".'
+        )
+    return probabilities.clamp_min(torch.finfo(torch.float32).tiny).log()
+
+
+def _validate(returned: object, images: int, outputs: Outputs) -> None:
+    if not isinstance(returned, Tensor) or returned.ndim != 2 or len(returned) != images:
+        got = tuple(returned.shape) if isinstance(returned, Tensor) else type(returned).__name__
+        raise InputError(f"the network must return {outputs} of shape ({images}, classes), got {got}.")
+    if returned.shape[1] < 2:
+        raise InputError(
+            f"the network must return at least two classes, got {returned.shape[1]}; for a binary classifier with one "
+            f"logit z, return the logits (0, z): torch.cat([0 * z, z], dim=1)."
+        )
+    if returned.is_complex():
+        raise InputError(f"the network must return real numbers, got {returned.dtype}.")
+
+
+def _first_weight(network: Network) -> Tensor | None:
+    """Return a weight of a module, whose device and type its input needs; None for any other callable."""
+    weights = [*network.parameters(), *network.buffers()] if isinstance(network, nn.Module) else []
+    return next((weight for weight in weights if weight.is_floating_point()), None)
