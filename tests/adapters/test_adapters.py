@@ -286,7 +286,7 @@ def test_sums_of_passes_are_not_kept_for_what_does_not_print_as_it_is(images, tm
     classifier = apac.Classifier(Network(), apac.from_callable(noise_of_three))
     labels = torch.zeros(12, dtype=torch.long)
     with pytest.raises(apac.InputError, match="cannot be stored"):
-        evaluate(classifier, images, labels, (2,), keep=tmp_path)
+        evaluate(classifier, images, labels, (2,), cache=tmp_path)
     assert evaluate(classifier, images, labels, (2,)).images == 12
 
 

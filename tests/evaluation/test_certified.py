@@ -121,12 +121,12 @@ def test_json_holds_all_but_the_decision(certain):
 def test_a_decision_that_was_kept_is_not_made_again_and_a_damaged_one_is(tmp_path):
     classifier, images = mixed()
     labels, file = torch.arange(len(images)) % 3, tmp_path / "scores" / "kept.safetensors"
-    first = evaluate_certified(classifier, images, labels, keep=file)
+    first = evaluate_certified(classifier, images, labels, cache=file)
 
     def fail(images: Tensor) -> Tensor:
         raise AssertionError("asked again")
 
-    again = evaluate_certified(replace(classifier, network=fail), images, labels, keep=file)
+    again = evaluate_certified(replace(classifier, network=fail), images, labels, cache=file)
     assert again.to_json() == first.to_json()
     assert again.decision.stopped == first.decision.stopped
     for field in fields(first.decision):
@@ -136,7 +136,7 @@ def test_a_decision_that_was_kept_is_not_made_again_and_a_damaged_one_is(tmp_pat
             )
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(AssertionError, match="asked again"):
-        evaluate_certified(replace(classifier, network=fail), images, labels, keep=file)
+        evaluate_certified(replace(classifier, network=fail), images, labels, cache=file)
 
 
 def test_progress_is_passed_on():

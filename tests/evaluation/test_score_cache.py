@@ -29,10 +29,10 @@ class Counting(nn.Module):
         super().__init__()
         self.matrix = nn.Parameter(torch.randn(36, 3, generator=generator(seed, "test", 1), dtype=torch.float64))
         self.seen = 0
-        self.max_shift = math.inf  # then Ctrl-C
+        self.limit = math.inf  # then Ctrl-C
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.seen + len(images) > self.max_shift:
+        if self.seen + len(images) > self.limit:
             raise KeyboardInterrupt
         self.seen += len(images)
         return images.flatten(1) @ self.matrix
@@ -51,7 +51,7 @@ def images(random: torch.Generator) -> Tensor:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> int:
     """Sums are saved every four passes of the images."""
-    monkeypatch.setattr(score_cache, "SAVED_EVERY", 4 * IMAGES + 1)
+    monkeypatch.setattr(score_cache, "SAVE_EVERY", 4 * IMAGES + 1)
     return 4
 
 
@@ -202,11 +202,11 @@ def test_an_interrupted_sum_goes_on_from_the_last_saved_step(network, images, tm
             raise KeyboardInterrupt
 
     if by == "network":
-        network.most = 10 * IMAGES
+        network.limit = 10 * IMAGES
     with pytest.raises(KeyboardInterrupt):
         ScoreCache(classifier, images, 18, tmp_path).get(18, progress=ctrl_c)
-    assert names(tmp_path) == ["18.under-way.safetensors"]  # with 8 passes, twice the four
-    network.seen, network.most = 0, math.inf
+    assert names(tmp_path) == ["18.partial.safetensors"]  # with 8 passes, twice the four
+    network.seen, network.limit = 0, math.inf
 
     shown = []
     scores = ScoreCache(classifier, images, 18, tmp_path).get(
@@ -221,22 +221,22 @@ def test_an_interrupted_sum_goes_on_from_the_last_saved_step(network, images, tm
 
 def test_a_sum_interrupted_before_the_first_step_begins_anew(network, images, tmp_path, often):
     classifier = apac.Classifier(network, U)
-    network.most = 3 * IMAGES
+    network.limit = 3 * IMAGES
     with pytest.raises(KeyboardInterrupt):
         ScoreCache(classifier, images, 8, tmp_path).get(8)
-    network.most = math.inf
+    network.limit = math.inf
     assert_same(ScoreCache(classifier, images, 8, tmp_path).get(8), classifier.score(images, 0, 8))
 
 
 def test_what_was_made_for_fewer_passes_serves_a_sum_under_way(network, images, tmp_path, often):
     classifier = apac.Classifier(network, U)
-    network.most = 14 * IMAGES
+    network.limit = 14 * IMAGES
     work = ScoreCache(classifier, images, 20, tmp_path)
     work.get(2)
     with pytest.raises(KeyboardInterrupt):
         work.get(20)
-    assert names(tmp_path) == ["2.safetensors", "20.under-way.safetensors"]  # 14 passes
-    network.seen, network.most = 0, math.inf
+    assert names(tmp_path) == ["2.safetensors", "20.partial.safetensors"]  # 14 passes
+    network.seen, network.limit = 0, math.inf
     again = ScoreCache(classifier, images, 20, tmp_path)
     assert_same(again.get(2), classifier.score(images, 0, 2))
     network.seen = 0
@@ -246,12 +246,12 @@ def test_what_was_made_for_fewer_passes_serves_a_sum_under_way(network, images, 
 
 def test_what_is_under_way_serves_a_smaller_sum_and_goes_on(network, images, tmp_path, often):
     classifier = apac.Classifier(network, U)
-    network.most = 10 * IMAGES
+    network.limit = 10 * IMAGES
     with pytest.raises(KeyboardInterrupt):
         ScoreCache(classifier, images, 18, tmp_path).get(18)
     assert_same(ScoreCache(classifier, images, 8, tmp_path).get(8), apac.Classifier(Counting(), U).score(images, 0, 8))
-    assert names(tmp_path) == ["18.under-way.safetensors", "8.safetensors"]
-    network.seen, network.most = 0, math.inf
+    assert names(tmp_path) == ["18.partial.safetensors", "8.safetensors"]
+    network.seen, network.limit = 0, math.inf
     ScoreCache(classifier, images, 18, tmp_path).get(18)
     assert network.seen == (18 - 8) * IMAGES
     assert names(tmp_path) == ["18.safetensors", "8.safetensors"]
@@ -290,10 +290,10 @@ def test_seconds_are_those_of_all_passes_whenever_they_were_made(network, images
     work = ScoreCache(classifier, images, 20, tmp_path)
     work.get(8)
     assert work.seconds == 2 * 0.5  # two steps of four passes
-    network.most = 14 * IMAGES
+    network.limit = 14 * IMAGES
     with pytest.raises(KeyboardInterrupt):
         work.get(20)
-    network.most = math.inf
+    network.limit = math.inf
     again = ScoreCache(classifier, images, 20, tmp_path)
     assert again.seconds == 0
     again.get(20)
@@ -323,12 +323,12 @@ def test_no_images_have_empty_sums(network, tmp_path, kept):
 
 
 def test_many_images_are_saved_after_every_pass(network, images, tmp_path, monkeypatch):
-    monkeypatch.setattr(score_cache, "SAVED_EVERY", 1)
+    monkeypatch.setattr(score_cache, "SAVE_EVERY", 1)
     classifier = apac.Classifier(network, U)
-    network.most = 3 * IMAGES
+    network.limit = 3 * IMAGES
     with pytest.raises(KeyboardInterrupt):
         ScoreCache(classifier, images, 5, tmp_path).get(5)
-    network.seen, network.most = 0, math.inf
+    network.seen, network.limit = 0, math.inf
     ScoreCache(classifier, images, 5, tmp_path).get(5)
     assert network.seen == 2 * IMAGES
 
@@ -340,7 +340,7 @@ def test_an_evaluation_with_a_folder_is_that_without_and_makes_its_passes_once(n
     classifier = apac.Classifier(network, U)
     plain = evaluate(classifier, images, labels, (1, 4, 16))
     network.seen = 0
-    kept = [evaluate(classifier, images, labels, (1, 4, 16), keep=tmp_path) for _ in range(2)]
+    kept = [evaluate(classifier, images, labels, (1, 4, 16), cache=tmp_path) for _ in range(2)]
     assert network.seen == (1 + 16 + 1) * IMAGES  # the plain prediction twice
     for result in kept:
         assert result.to_json() | {"seconds": 0} == plain.to_json() | {"seconds": 0}

@@ -22,7 +22,7 @@ from apac.reporting import html, tables
 from apac.reporting.figures import curves, linear_output
 from apac.reporting.figures import images as pictures
 from apac.training import budget
-from decisions import made
+from decisions import make_decision as made
 
 PER_CLASS = apac.PerClass({1: apac.Compose()}, default=apac.Flip(), classes=10)
 

@@ -99,14 +99,14 @@ def picks_the_leader_after_the_batch(bets: BettingState, values: Tensor, leaders
     return RIGHT(replace(bets, leaders=leaders), values, leaders)
 
 
-RIGHT = BettingState.look
+RIGHT = BettingState.update
 
 
 @pytest.mark.parametrize("law", ["gaussian", "skewed"])
 @pytest.mark.parametrize("broken", [peeks, forgets_the_weights, picks_the_leader_after_the_batch])
 def test_a_rule_that_is_broken_certifies_falsely_too_often(broken, law, monkeypatch):
     """So that the test above can fail: it does for the mistakes that one makes."""
-    monkeypatch.setattr(BettingState, "look", broken)
+    monkeypatch.setattr(BettingState, "update", broken)
     assert false_certifications(LAWS[law], 4000, 0.05) > most(4000, 0.05)
 
 
@@ -220,13 +220,13 @@ def test_classes_that_fall_behind_and_catch_up_and_passes_beyond_the_clip_are_ju
     values += 40 * (torch.rand(passes, count, classes, generator=random) < 0.01)
     plain = torch.randn(count, classes, generator=random, dtype=torch.float64)
 
-    bets = rule.init(count, lambda: plain, "product")
+    bets = rule.init(count, lambda: plain, math.inf)
     found: dict[int, tuple[int, str, int, int]] = {}
     for m in range(16, passes + 1, 16):
         leaders = values[:m].mean(0).argmax(1)
         bets = bets.update(values[m - 16 : m], leaders)
         for i in range(count):
-            why = "certified" if bets.certain[i] else "limit" if bets.undecidable[i] or m == passes else ""
+            why = "certified" if bets.decided[i] else "limit" if bets.undecidable[i] or m == passes else ""
             if why and i not in found:
                 found[i] = (m, why, int(leaders[i]), int(bets.clipped[i]))
     expected = [oracle(values[:, i].numpy(), plain[i].numpy(), rule, rule.clip) for i in range(count)]

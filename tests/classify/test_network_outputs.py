@@ -1,4 +1,4 @@
-"""What a network may return: logits, probabilities, log-probabilities; and in what state it comes back."""
+"""What a network may return, what it is given, and the state that it is left in."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ def weights(random) -> Tensor:
     [("probabilities", lambda x: x.softmax(1)), ("log-probabilities", lambda x: x.log_softmax(1))],
 )
 @pytest.mark.parametrize("combine", ["product", "sum"])
-def test_all_three_kinds_of_output_decide_alike(outputs, last, combine, images, weights):
+def test_logits_probabilities_and_log_probabilities_give_the_same_decision(outputs, last, combine, images, weights):
     u = apac.Homography()
-    plain = apac.Classifier(lambda x: x.flatten(1) @ weights, u, RULE, combine=combine)
+    logits = apac.Classifier(lambda x: x.flatten(1) @ weights, u, RULE, combine=combine)
     other = apac.Classifier(lambda x: last(x.flatten(1) @ weights), u, RULE, combine=combine, outputs=outputs)
-    torch.testing.assert_close(other.decide(images).log_scores, plain.decide(images).log_scores, atol=1e-5, rtol=0)
-    torch.testing.assert_close(other.plain(images), plain.plain(images), atol=1e-5, rtol=0)
+    # A float32 probability has 7 digits, and so has its logarithm.
+    torch.testing.assert_close(other.decide(images).log_scores, logits.decide(images).log_scores, atol=1e-4, rtol=0)
+    torch.testing.assert_close(other.plain(images), logits.plain(images), atol=1e-4, rtol=0)
 
 
-def test_a_probability_of_zero_is_the_least_of_float32_and_not_the_end(images):
+def test_a_probability_of_zero_counts_as_the_smallest_normal_float32(images):
     network = lambda x: torch.tensor([1.0, 0.0]).expand(len(x), 2)  # noqa: E731
     decision = apac.Classifier(network, apac.Compose(), RULE, outputs="probabilities").decide(images)
     assert decision.labels.tolist() == [0] * 9
@@ -44,23 +45,23 @@ def test_a_probability_of_zero_is_the_least_of_float32_and_not_the_end(images):
 
 
 @pytest.mark.parametrize("outputs", ["probabilities", "log-probabilities"])
-def test_what_are_no_probabilities_are_refused(outputs, images, weights):
+def test_outputs_that_are_not_probabilities_are_refused(outputs, images, weights):
     classifier = apac.Classifier(lambda x: x.flatten(1) @ weights, apac.Compose(), RULE, outputs=outputs)
     with pytest.raises(apac.InputError, match=rf"the network does not return {outputs}: .*outputs=\"logits\""):
         classifier.decide(images)
     with pytest.raises(
-        apac.InputError, match="outputs is one of 'logits', 'probabilities', 'log-probabilities', got 'scores'"
+        apac.InputError, match="outputs must be one of 'logits', 'probabilities', 'log-probabilities', got 'scores'"
     ):
         apac.Classifier(lambda x: x, apac.Compose(), outputs="scores")
 
 
-def test_log_probabilities_of_minus_infinity_count_as_probabilities_of_zero_do(images):
+def test_a_log_probability_of_minus_infinity_counts_as_a_probability_of_zero(images):
     network = lambda x: torch.tensor([0.0, -torch.inf]).expand(len(x), 2)  # noqa: E731
     decision = apac.Classifier(network, apac.Compose(), RULE, outputs="log-probabilities").decide(images)
     assert decision.labels.tolist() == [0] * 9
 
 
-def test_probabilities_of_half_precision_are_taken(images, weights):
+def test_probabilities_in_half_precision_are_accepted(images, weights):
     for dtype in (torch.float16, torch.bfloat16):
         network = lambda x, dtype=dtype: (x.flatten(1) @ weights).softmax(1).to(dtype)  # noqa: E731
         assert len(apac.Classifier(network, apac.Flip(), RULE, outputs="probabilities").decide(images).labels) == 9
@@ -78,35 +79,37 @@ def test_a_deformation_that_changes_the_number_of_images_or_their_type_is_refuse
             return self.change(images)
 
     for change, got in ((lambda x: torch.cat([x, x]), r"\(144, 1, 6, 6\)"), (lambda x: x.long(), "torch.int64")):
-        with pytest.raises(apac.InputError, match=f"Wrong.apply must make 72 floating-point images of 72, got .*{got}"):
+        with pytest.raises(
+            apac.InputError, match=f"Wrong.apply must return 72 floating-point images for 72, got .*{got}"
+        ):
             apac.Classifier(lambda x: x.flatten(1) @ weights, Wrong(change), RULE).decide(images)
 
 
 def test_nan_among_probabilities_stops_that_image_alone(images):
     def network(x: Tensor) -> Tensor:
-        said = torch.tensor([0.75, 0.25]).repeat(len(x), 1)
-        said[(x == images[3]).flatten(1).all(1)] = torch.nan
-        return said
+        probabilities = torch.tensor([0.75, 0.25]).repeat(len(x), 1)
+        probabilities[(x == images[3]).flatten(1).all(1)] = torch.nan
+        return probabilities
 
     decision = apac.Classifier(network, apac.Compose(), RULE, outputs="probabilities").decide(images)
     assert decision.labels.tolist() == [0, 0, 0, -1, 0, 0, 0, 0, 0]
 
 
-def test_batch_normalization_is_safe_and_the_training_flags_come_back(images):
+def test_a_module_in_training_mode_is_evaluated_in_evaluation_mode_and_restored(images):
     network = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Dropout(0.5), nn.Linear(36, 3))
-    network[2].eval()  # a part of its own mind
+    network[2].eval()  # a frozen layer stays frozen
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     classifier = apac.Classifier(network, apac.Flip(), RULE)
     together = classifier.decide(images)
     alone = classifier.decide(images[4:5])
-    torch.testing.assert_close(alone.log_scores, together.log_scores[4:5], atol=1e-5, rtol=0)
+    torch.testing.assert_close(alone.log_scores, together.log_scores[4:5], atol=1e-4, rtol=0)
     assert [part.training for part in network] == [True, True, False, True] and network.training
     for name, tensor in network.state_dict().items():
         assert torch.equal(tensor, before[name]), name
     assert all(parameter.grad is None and parameter.requires_grad for parameter in network.parameters())
 
 
-def test_the_network_is_given_its_own_type(images):
+def test_images_are_converted_to_the_type_of_the_weights(images):
     seen = set()
 
     class Double(nn.Linear):
@@ -118,14 +121,14 @@ def test_the_network_is_given_its_own_type(images):
     assert seen == {torch.float64}
 
 
-@pytest.mark.parametrize("how", ["the module in a function", "its forward"])
-def test_modules_that_a_callable_calls_are_in_evaluation_mode_too(how, images):
+@pytest.mark.parametrize("how", ["in a function", "by its forward method"])
+def test_modules_called_by_another_callable_are_in_evaluation_mode_too(how, images):
     module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Dropout(0.5), nn.Linear(36, 3))
-    network = (lambda x: module(x)) if how == "the module in a function" else module.forward
-    found = apac.Classifier(network, apac.Flip(), RULE).decide(images)
+    network = (lambda x: module(x)) if how == "in a function" else module.forward
+    decision = apac.Classifier(network, apac.Flip(), RULE).decide(images)
     assert module[1].num_batches_tracked == 0 and all(part.training for part in module)
     expected = apac.Classifier(module, apac.Flip(), RULE).decide(images)
-    torch.testing.assert_close(found.log_scores, expected.log_scores)
+    torch.testing.assert_close(decision.log_scores, expected.log_scores, atol=1e-4, rtol=0)
     assert module(images).requires_grad and module[1].num_batches_tracked == 1  # as before
 
 
@@ -135,25 +138,28 @@ def test_modules_that_a_callable_calls_are_in_evaluation_mode_too(how, images):
     ids=["identity", "per class"],
 )
 @pytest.mark.parametrize("count", [1, 9])
-def test_a_network_that_works_in_place_harms_nothing(u, count, images, weights):
-    some = images[:count].clone()
-    ours = apac.Classifier(lambda x: x.sub_(0.5).div_(0.25).flatten(1) @ weights, u, RULE)
-    theirs = apac.Classifier(lambda x: ((x - 0.5) / 0.25).flatten(1) @ weights, u, RULE)
-    torch.testing.assert_close(ours.decide(some).log_scores, theirs.decide(some).log_scores)
-    torch.testing.assert_close(ours.plain(some), theirs.plain(some))
-    assert torch.equal(some, images[:count])
+def test_a_network_that_works_in_place_changes_no_other_result(u, count, images, weights):
+    given = images[:count].clone()
+    in_place = apac.Classifier(lambda x: x.sub_(0.5).div_(0.25).flatten(1) @ weights, u, RULE)
+    pure = apac.Classifier(lambda x: ((x - 0.5) / 0.25).flatten(1) @ weights, u, RULE)
+    torch.testing.assert_close(in_place.decide(given).log_scores, pure.decide(given).log_scores, atol=1e-4, rtol=0)
+    torch.testing.assert_close(in_place.plain(given), pure.plain(given), atol=1e-4, rtol=0)
+    assert torch.equal(given, images[:count])
 
 
 @pytest.mark.parametrize(
     ("network", "sentence"),
     [
-        (lambda x: x.flatten(1)[:, :1], r"two classes or more, it returned 1 an image; .* \(0, z\)"),
-        (lambda x: x.flatten(1)[:, :0], "two classes or more, it returned 0 an image"),
+        (lambda x: torch.zeros(len(x)), "must return logits of shape"),
+        (lambda x: torch.zeros(3, 10), "must return logits of shape"),
+        (lambda x: "nine", "must return logits of shape .*, got str"),
+        (lambda x: x.flatten(1)[:, :1], r"at least two classes, got 1; .* \(0, z\)"),
+        (lambda x: x.flatten(1)[:, :0], "at least two classes, got 0"),
         (lambda x: x.flatten(1).to(torch.complex64), "must return real numbers, got torch.complex64"),
         (lambda x: x.flatten(1)[:, : 2 + len(x)], "the same number of classes for all images"),
     ],
 )
-def test_what_is_no_score_for_each_class_is_refused_in_one_sentence(network, sentence, images):
+def test_outputs_of_a_wrong_shape_or_type_are_refused_in_one_sentence(network, sentence, images):
     with pytest.raises(apac.InputError, match=sentence):
         apac.Classifier(network, apac.Flip(), RULE, device_batch=2).decide(images)
 
@@ -164,7 +170,7 @@ def test_a_number_of_classes_that_changes_between_passes_is_refused(images):
         apac.Classifier(lambda x: x.flatten(1)[:, : next(calls)], apac.Flip(), RULE, device_batch=9).decide(images)
 
 
-def test_certainties_as_whole_numbers_are_probabilities(images):
+def test_integers_zero_and_one_are_accepted_as_probabilities(images):
     network = lambda x: torch.tensor([0, 1]).expand(len(x), 2)  # noqa: E731
     decision = apac.Classifier(network, apac.Flip(), RULE, outputs="probabilities").decide(images)
     assert decision.labels.tolist() == [1] * 9
