@@ -1,4 +1,4 @@
-"""Sums of passes: nothing is made twice, nothing of another network is found, and Ctrl-C loses little."""
+"""The cache of scores: no pass is computed twice, keys never collide, and an interruption loses little."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import apac
 from apac.classify.scores import Scores
 from apac.evaluation import score_cache
+from apac.evaluation.fixed import evaluate
 from apac.evaluation.score_cache import SUMS, ScoreCache
 from apac.randomness import generator
 
@@ -23,13 +24,13 @@ IMAGES = 5
 
 
 class Counting(nn.Module):
-    """Logits by a matrix, and how many images it was asked about. No engine prepares float64, so all are counted."""
+    """A linear network that counts its images. No engine prepares float64, so every image is counted."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.matrix = nn.Parameter(torch.randn(36, 3, generator=generator(seed, "test", 1), dtype=torch.float64))
         self.seen = 0
-        self.limit = math.inf  # then Ctrl-C
+        self.limit = math.inf  # images before a KeyboardInterrupt
 
     def forward(self, images: Tensor) -> Tensor:
         if self.seen + len(images) > self.limit:
@@ -49,10 +50,9 @@ def images(random: torch.Generator) -> Tensor:
 
 
 @pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Sums are saved every four passes of the images."""
+def save_every_4_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save the sums every four passes of all images."""
     monkeypatch.setattr(score_cache, "SAVE_EVERY", 4 * IMAGES + 1)
-    return 4
 
 
 def assert_same(one: Scores, other: Scores) -> None:
@@ -62,26 +62,26 @@ def assert_same(one: Scores, other: Scores) -> None:
 
 
 def names(folder: Path) -> list[str]:
-    """The files without what they depend on."""
+    """Return the names of the files without their key."""
     return sorted(path.name.partition("-")[2] for path in folder.iterdir())
 
 
-def by_hand(network: Counting, images: Tensor, passes: int, seed: int = 0) -> np.ndarray:
+def oracle(network: Counting, images: Tensor, passes: int, seed: int = 0) -> np.ndarray:
     """Log-probabilities, (passes, N, K)."""
-    matrix, each = network.matrix.detach().numpy(), []
+    matrix, table = network.matrix.detach().numpy(), []
     for m in range(passes):
-        theta = U.sample(1, (1, 6, 6), generator=generator(seed, "pass", m))
-        logits = U.apply(images, theta).flatten(1).numpy() @ matrix
-        each.append(logits - np.log(np.exp(logits).sum(1, keepdims=True)))
-    return np.stack(each)
+        parameters = U.sample(1, (1, 6, 6), generator=generator(seed, "pass", m))
+        logits = U.apply(images, parameters).flatten(1).numpy() @ matrix
+        table.append(logits - np.log(np.exp(logits).sum(1, keepdims=True)))
+    return np.stack(table)
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_the_sums_are_those_of_the_passes_one_by_one(network, images, kept, often, tmp_path):
-    work = ScoreCache(apac.Classifier(network, U, seed=3), images, 11, tmp_path if kept else None)
-    table = by_hand(network, images, 11, seed=3)
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_sums_are_those_of_single_passes(network, images, cached, save_every_4_passes, tmp_path):
+    cache = ScoreCache(apac.Classifier(network, U, seed=3), images, 11, tmp_path if cached else None)
+    table = oracle(network, images, 11, seed=3)
     for passes in (3, 11):
-        scores = work.get(passes)
+        scores = cache.get(passes)
         assert scores.passes == passes
         for got, expected in (
             (scores.log_sum, table[:passes]),
@@ -92,7 +92,9 @@ def test_the_sums_are_those_of_the_passes_one_by_one(network, images, kept, ofte
             np.testing.assert_allclose(got.numpy(), expected.sum(0), rtol=1e-9)
 
 
-def test_without_a_folder_the_scores_are_the_classifiers_and_nothing_is_written(network, images, tmp_path, monkeypatch):
+def test_without_a_folder_the_scores_are_those_of_the_classifier_and_nothing_is_written(
+    network, images, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     classifier = apac.Classifier(network, U)
     scores, expected = ScoreCache(classifier, images, 8).get(8), classifier.score(images, 0, 8)
@@ -101,7 +103,7 @@ def test_without_a_folder_the_scores_are_the_classifiers_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_passes_made_once_are_not_made_again(network, images, tmp_path):
+def test_cached_passes_are_not_computed_again(network, images, tmp_path):
     classifier = apac.Classifier(network, U)
     first = ScoreCache(classifier, images, 8, tmp_path).get(8)
     assert network.seen == 8 * IMAGES
@@ -110,21 +112,21 @@ def test_passes_made_once_are_not_made_again(network, images, tmp_path):
     assert all(torch.equal(getattr(first, name), getattr(again, name)) for name in SUMS)
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_after_8_passes_32_take_24_more(network, images, tmp_path, at_once):
+@pytest.mark.parametrize("same_object", [True, False])
+def test_32_passes_after_8_compute_24_more(network, images, tmp_path, same_object):
     classifier = apac.Classifier(network, U)
-    work = ScoreCache(classifier, images, 32, tmp_path)
-    work.get(8)
-    scores = (work if at_once else ScoreCache(classifier, images, 32, tmp_path)).get(32)
+    cache = ScoreCache(classifier, images, 32, tmp_path)
+    cache.get(8)
+    scores = (cache if same_object else ScoreCache(classifier, images, 32, tmp_path)).get(32)
     assert network.seen == 32 * IMAGES
     assert_same(scores, classifier.score(images, 0, 32))
     assert names(tmp_path) == ["32.safetensors", "8.safetensors"]
     network.seen = 0
-    assert ScoreCache(classifier, images, 8, tmp_path).get(8).passes == 8  # the fewer are still there
+    assert ScoreCache(classifier, images, 8, tmp_path).get(8).passes == 8  # the smaller sum is still there
     assert network.seen == 0
 
 
-def test_another_rule_or_device_batch_finds_the_same_sums(network, images, tmp_path):
+def test_another_rule_or_device_batch_has_the_same_key(network, images, tmp_path):
     classifier = apac.Classifier(network, U, apac.FixedPasses(8))
     ScoreCache(classifier, images, 8, tmp_path).get(8)
     for other in (replace(classifier, rule=apac.Certified()), replace(classifier, device_batch=2)):
@@ -132,8 +134,8 @@ def test_another_rule_or_device_batch_finds_the_same_sums(network, images, tmp_p
     assert network.seen == 8 * IMAGES
 
 
-class Otherwise(Counting):
-    """The same weights, and something else done with them."""
+class OtherForward(Counting):
+    """The same weights with another `forward`."""
 
     def forward(self, images: Tensor) -> Tensor:
         return super().forward(images.tanh())
@@ -145,32 +147,32 @@ class Otherwise(Counting):
         pytest.param(lambda c, x: (replace(c, seed=1), x), id="seed"),
         pytest.param(lambda c, x: (replace(c, network=Counting(1)), x), id="weights"),
         pytest.param(
-            lambda c, x: (replace(c, network=Otherwise()), x),
-            id="what is done with the weights",
+            lambda c, x: (replace(c, network=OtherForward()), x),
+            id="forward",
         ),
         pytest.param(lambda c, x: (c, x.flip(0)), id="order of the images"),
         pytest.param(lambda c, x: (c, x + 1e-6), id="pixels"),
         pytest.param(lambda c, x: (c, x[:4]), id="fewer images"),
-        pytest.param(lambda c, x: (c, x.mT.contiguous()), id="images on their side"),
+        pytest.param(lambda c, x: (c, x.mT.contiguous()), id="transposed images"),
         pytest.param(lambda c, x: (c, x.view(-1, 1, 4, 9)), id="shape of the same pixels"),
-        pytest.param(lambda c, x: (replace(c, deformation=apac.Homography(std=0.1)), x), id="amount of deformation"),
+        pytest.param(lambda c, x: (replace(c, deformation=apac.Homography(std=0.1)), x), id="strength of deformation"),
         pytest.param(lambda c, x: (replace(c, deformation=apac.Compose()), x), id="kind of deformation"),
-        pytest.param(lambda c, x: (replace(c, independent=True), x), id="draws for each image"),
+        pytest.param(lambda c, x: (replace(c, independent=True), x), id="independent parameters"),
     ],
 )
-def test_sums_that_differ_in_anything_do_not_find_each_other(network, images, tmp_path, change):
+def test_any_change_of_the_inputs_changes_the_key(network, images, tmp_path, change):
     classifier = apac.Classifier(network, U)
-    own = ScoreCache(classifier, images, 4, tmp_path).get(4)
-    other, given = change(classifier, images)
+    expected = ScoreCache(classifier, images, 4, tmp_path).get(4)
+    other, changed = change(classifier, images)
     other.network.seen = 0
-    scores = ScoreCache(other, given, 4, tmp_path).get(4)
-    assert other.network.seen == 4 * len(given)
-    assert_same(scores, other.score(given, 0, 4))
+    scores = ScoreCache(other, changed, 4, tmp_path).get(4)
+    assert other.network.seen == 4 * len(changed)
+    assert_same(scores, other.score(changed, 0, 4))
     assert len(list(tmp_path.iterdir())) == 2
-    assert_same(ScoreCache(classifier, images, 4, tmp_path).get(4), own)
+    assert_same(ScoreCache(classifier, images, 4, tmp_path).get(4), expected)
 
 
-def test_a_network_that_was_trained_further_does_not_find_what_it_said_before(network, images, tmp_path):
+def test_further_training_changes_the_key(network, images, tmp_path):
     classifier = apac.Classifier(network, U)
     ScoreCache(classifier, images, 4, tmp_path).get(4)
     with torch.no_grad():
@@ -178,8 +180,8 @@ def test_a_network_that_was_trained_further_does_not_find_what_it_said_before(ne
     assert_same(ScoreCache(classifier, images, 4, tmp_path).get(4), classifier.score(images, 0, 4))
 
 
-def test_weights_of_any_shape_are_told_apart(images, tmp_path):
-    """Batch normalization keeps a count without dimensions."""
+def test_weights_of_any_shape_are_part_of_the_key(images, tmp_path):
+    """Batch normalization has a counter without dimensions."""
     network = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(36, 3)).double()
     classifier = apac.Classifier(network, U)
     for scale in (1.0, 2.0):
@@ -188,38 +190,38 @@ def test_weights_of_any_shape_are_told_apart(images, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_weights_of_any_type_are_told_apart(images, tmp_path):
+def test_weights_of_any_type_are_accepted(images, tmp_path):
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).bfloat16()
     assert ScoreCache(apac.Classifier(network, U), images, 2, tmp_path).get(2).passes == 2
 
 
 @pytest.mark.parametrize("by", ["progress", "network"])
-def test_an_interrupted_sum_goes_on_from_the_last_saved_step(network, images, tmp_path, often, by):
+def test_an_interrupted_sum_continues_from_the_last_saved_step(network, images, tmp_path, save_every_4_passes, by):
     classifier = apac.Classifier(network, U)
 
-    def ctrl_c(task, done, total, note=""):
+    def interrupt(task, done, total, note=""):
         if by == "progress" and done == 10:
             raise KeyboardInterrupt
 
     if by == "network":
         network.limit = 10 * IMAGES
     with pytest.raises(KeyboardInterrupt):
-        ScoreCache(classifier, images, 18, tmp_path).get(18, progress=ctrl_c)
-    assert names(tmp_path) == ["18.partial.safetensors"]  # with 8 passes, twice the four
+        ScoreCache(classifier, images, 18, tmp_path).get(18, progress=interrupt)
+    assert names(tmp_path) == ["18.partial.safetensors"]  # 8 passes, saved in two steps
     network.seen, network.limit = 0, math.inf
 
-    shown = []
+    reported: list[tuple[int, int]] = []
     scores = ScoreCache(classifier, images, 18, tmp_path).get(
-        18, progress=lambda task, done, total, note="": shown.append((done, total))
+        18, progress=lambda task, done, total, note="": reported.append((done, total))
     )
     assert network.seen == (18 - 8) * IMAGES
-    assert shown == [(done, 18) for done in range(9, 19)]
+    assert reported == [(done, 18) for done in range(9, 19)]
     assert names(tmp_path) == ["18.safetensors"]
     assert_same(scores, classifier.score(images, 0, 18))
-    np.testing.assert_allclose(scores.log_sum.numpy(), by_hand(network, images, 18).sum(0), rtol=1e-9)
+    np.testing.assert_allclose(scores.log_sum.numpy(), oracle(network, images, 18).sum(0), rtol=1e-9)
 
 
-def test_a_sum_interrupted_before_the_first_step_begins_anew(network, images, tmp_path, often):
+def test_a_sum_interrupted_before_the_first_saved_step_starts_again(network, images, tmp_path, save_every_4_passes):
     classifier = apac.Classifier(network, U)
     network.limit = 3 * IMAGES
     with pytest.raises(KeyboardInterrupt):
@@ -228,23 +230,23 @@ def test_a_sum_interrupted_before_the_first_step_begins_anew(network, images, tm
     assert_same(ScoreCache(classifier, images, 8, tmp_path).get(8), classifier.score(images, 0, 8))
 
 
-def test_what_was_made_for_fewer_passes_serves_a_sum_under_way(network, images, tmp_path, often):
+def test_a_smaller_sum_and_a_partial_larger_one_are_both_reused(network, images, tmp_path, save_every_4_passes):
     classifier = apac.Classifier(network, U)
     network.limit = 14 * IMAGES
-    work = ScoreCache(classifier, images, 20, tmp_path)
-    work.get(2)
+    cache = ScoreCache(classifier, images, 20, tmp_path)
+    cache.get(2)
     with pytest.raises(KeyboardInterrupt):
-        work.get(20)
+        cache.get(20)
     assert names(tmp_path) == ["2.safetensors", "20.partial.safetensors"]  # 14 passes
     network.seen, network.limit = 0, math.inf
     again = ScoreCache(classifier, images, 20, tmp_path)
     assert_same(again.get(2), classifier.score(images, 0, 2))
     network.seen = 0
     assert_same(again.get(20), classifier.score(images, 0, 20))
-    assert network.seen == (20 - 14 + 20) * IMAGES  # those of the sum, and those that it is compared with
+    assert network.seen == (20 - 14 + 20) * IMAGES  # the rest of the sum, and the scores that it is compared with
 
 
-def test_what_is_under_way_serves_a_smaller_sum_and_goes_on(network, images, tmp_path, often):
+def test_a_partial_sum_serves_a_smaller_one_and_continues(network, images, tmp_path, save_every_4_passes):
     classifier = apac.Classifier(network, U)
     network.limit = 10 * IMAGES
     with pytest.raises(KeyboardInterrupt):
@@ -257,25 +259,25 @@ def test_what_is_under_way_serves_a_smaller_sum_and_goes_on(network, images, tmp
     assert names(tmp_path) == ["18.safetensors", "8.safetensors"]
 
 
-@pytest.mark.parametrize("kept", [0, 5, 60, -8], ids="{} bytes".format)
-def test_a_truncated_file_is_made_anew(network, images, tmp_path, kept):
+@pytest.mark.parametrize("size", [0, 60, -8], ids="{} bytes".format)
+def test_a_truncated_file_is_recomputed(network, images, tmp_path, size):
     classifier = apac.Classifier(network, U)
     first = ScoreCache(classifier, images, 4, tmp_path).get(4)
     (path,) = tmp_path.iterdir()
-    whole = path.read_bytes()
-    path.write_bytes(whole[:kept])
+    complete = path.read_bytes()
+    path.write_bytes(complete[:size])
     network.seen = 0
     assert_same(ScoreCache(classifier, images, 4, tmp_path).get(4), first)
     assert network.seen == 4 * IMAGES
-    assert len(path.read_bytes()) == pytest.approx(len(whole), abs=64)  # the seconds have other digits
+    assert len(path.read_bytes()) == pytest.approx(len(complete), abs=64)  # the seconds have other digits
     assert_same(ScoreCache(classifier, images, 4, tmp_path).get(4), first)
     assert network.seen == 4 * IMAGES
 
 
-def test_a_damaged_file_of_more_passes_leaves_that_of_fewer(network, images, tmp_path):
+def test_a_damaged_file_of_more_passes_does_not_hide_that_of_fewer(network, images, tmp_path):
     classifier = apac.Classifier(network, U)
-    work = ScoreCache(classifier, images, 8, tmp_path)
-    work.get(2), work.get(8)
+    cache = ScoreCache(classifier, images, 8, tmp_path)
+    cache.get(2), cache.get(8)
     (path,) = tmp_path.glob("*-8.safetensors")
     path.write_bytes(b"no safetensors")
     network.seen = 0
@@ -283,46 +285,46 @@ def test_a_damaged_file_of_more_passes_leaves_that_of_fewer(network, images, tmp
     assert network.seen == 6 * IMAGES
 
 
-def test_seconds_are_those_of_all_passes_whenever_they_were_made(network, images, tmp_path, often, monkeypatch):
-    clock = itertools.count(0.0, 0.5)  # from one look to the next
+def test_seconds_include_those_of_cached_passes(network, images, tmp_path, save_every_4_passes, monkeypatch):
+    clock = itertools.count(0.0, 0.5)  # seconds from one call to the next
     monkeypatch.setattr(score_cache.time, "monotonic", lambda: next(clock))
     classifier = apac.Classifier(network, U)
-    work = ScoreCache(classifier, images, 20, tmp_path)
-    work.get(8)
-    assert work.seconds == 2 * 0.5  # two steps of four passes
+    cache = ScoreCache(classifier, images, 20, tmp_path)
+    cache.get(8)
+    assert cache.seconds == 2 * 0.5  # two steps of four passes
     network.limit = 14 * IMAGES
     with pytest.raises(KeyboardInterrupt):
-        work.get(20)
+        cache.get(20)
     network.limit = math.inf
     again = ScoreCache(classifier, images, 20, tmp_path)
     assert again.seconds == 0
     again.get(20)
-    assert again.seconds == 5 * 0.5  # those that were lost by the interruption are not counted
-    found = ScoreCache(classifier, images, 20, tmp_path)
-    found.get(8)
-    assert found.seconds == 2 * 0.5
-    found.get(20)
-    assert found.seconds == 5 * 0.5
+    assert again.seconds == 5 * 0.5  # without those lost by the interruption
+    loaded = ScoreCache(classifier, images, 20, tmp_path)
+    loaded.get(8)
+    assert loaded.seconds == 2 * 0.5
+    loaded.get(20)
+    assert loaded.seconds == 5 * 0.5
 
 
-def test_only_a_module_can_have_its_sums_kept(network, images, tmp_path):
-    classifier = apac.Classifier(lambda given: network(given), U)
-    with pytest.raises(apac.InputError, match="scores can be kept only for a network that is a module") as refused:
+def test_only_the_scores_of_a_module_can_be_cached(network, images, tmp_path):
+    classifier = apac.Classifier(lambda batch: network(batch), U)
+    with pytest.raises(apac.InputError, match=r"cache needs a network that is an nn\.Module") as error:
         ScoreCache(classifier, images, 4, tmp_path)
-    assert len(str(refused.value).splitlines()) == 1
+    assert len(str(error.value).splitlines()) == 1
     assert not list(tmp_path.iterdir())
     assert_same(ScoreCache(classifier, images, 4).get(4), apac.Classifier(network, U).score(images, 0, 4))
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_no_images_have_empty_sums(network, tmp_path, kept):
+@pytest.mark.parametrize("cached", [False, True])
+def test_no_images_have_empty_sums(network, tmp_path, cached):
     nothing = torch.zeros(0, 1, 6, 6, dtype=torch.float64)
-    scores = ScoreCache(apac.Classifier(network, U), nothing, 4, tmp_path if kept else None).get(4)
+    scores = ScoreCache(apac.Classifier(network, U), nothing, 4, tmp_path if cached else None).get(4)
     assert scores.passes == 4
     assert scores.log_sum.shape == (0, 3)
 
 
-def test_many_images_are_saved_after_every_pass(network, images, tmp_path, monkeypatch):
+def test_with_many_images_every_pass_is_saved(network, images, tmp_path, monkeypatch):
     monkeypatch.setattr(score_cache, "SAVE_EVERY", 1)
     classifier = apac.Classifier(network, U)
     network.limit = 3 * IMAGES
@@ -333,16 +335,14 @@ def test_many_images_are_saved_after_every_pass(network, images, tmp_path, monke
     assert network.seen == 2 * IMAGES
 
 
-def test_an_evaluation_with_a_folder_is_that_without_and_makes_its_passes_once(network, images, tmp_path):
-    from apac.evaluation.fixed import evaluate
-
+def test_an_evaluation_with_a_cache_has_the_same_result_and_computes_its_passes_once(network, images, tmp_path):
     labels = torch.arange(IMAGES) % 3
     classifier = apac.Classifier(network, U)
     plain = evaluate(classifier, images, labels, (1, 4, 16))
     network.seen = 0
-    kept = [evaluate(classifier, images, labels, (1, 4, 16), cache=tmp_path) for _ in range(2)]
+    cached = [evaluate(classifier, images, labels, (1, 4, 16), cache=tmp_path) for _ in range(2)]
     assert network.seen == (1 + 16 + 1) * IMAGES  # the plain prediction twice
-    for result in kept:
+    for result in cached:
         assert result.to_json() | {"seconds": 0} == plain.to_json() | {"seconds": 0}
-    assert kept[0].seconds == kept[1].seconds > 0  # those that the passes took when they were made
+    assert cached[0].seconds == cached[1].seconds > 0  # of the first call, which computed the passes
     assert names(tmp_path) == ["1.safetensors", "16.safetensors", "4.safetensors"]
