@@ -259,17 +259,23 @@ def test_no_images_give_an_empty_decision(network):
         (lambda: apac.FixedPasses("4"), "of at least 1, got '4'"),  # type: ignore[arg-type]
         (lambda: apac.FixedPasses(2.5), "of at least 1, got 2.5"),  # type: ignore[arg-type]
         (lambda: apac.FixedPasses(True), "of at least 1, got True"),
-        (lambda: apac.Classifier(len, U, seed=None), "seed of a Classifier must be"),  # type: ignore[arg-type]
+        (lambda: apac.Classifier(torch.flatten, U, seed=None), "seed of a Classifier must be"),  # type: ignore[arg-type]
         (lambda: apac.Classifier("cnn", U), "network must be callable"),  # type: ignore[arg-type]
-        (lambda: apac.Classifier(len, "mnist"), "must be a Deformation, got 'mnist'"),  # type: ignore[arg-type]
-        (lambda: apac.Classifier(len, U, rule=256), "rule must be a Rule such as .*, got 256"),  # type: ignore[arg-type]
-        (lambda: apac.Classifier(len, U, rule=apac.Certified), "rule must be a Rule such as"),  # type: ignore[arg-type]
+        (lambda: apac.Classifier(torch.flatten, "mnist"), "must be a Deformation, got 'mnist'"),  # type: ignore[arg-type]
+        (lambda: apac.Classifier(torch.flatten, U, rule=256), "rule must be a Rule such as .*, got 256"),  # type: ignore[arg-type]
+        (lambda: apac.Classifier(torch.flatten, U, rule=apac.Certified), "rule must be a Rule such as"),  # type: ignore[arg-type]
         (
-            lambda: apac.Classifier(len, U, combine="mean"),  # type: ignore[arg-type]
+            lambda: apac.Classifier(torch.flatten, U, combine="mean"),  # type: ignore[arg-type]
             "combine must be one of 'product', 'sum', got 'mean'",
         ),
-        (lambda: apac.Classifier(len, U, device_batch=0), "device_batch of a Classifier must be .* of at least 1"),
-        (lambda: apac.Classifier(len, U).score(torch.zeros(1, 1, 2, 2), 5, 5), "0 <= start < stop, got 5 and 5"),
+        (
+            lambda: apac.Classifier(torch.flatten, U, device_batch=0),
+            "device_batch of a Classifier must be .* of at least 1",
+        ),
+        (
+            lambda: apac.Classifier(torch.flatten, U).score(torch.zeros(1, 1, 2, 2), 5, 5),
+            "0 <= start < stop, got 5 and 5",
+        ),
     ],
 )
 def test_a_wrong_argument_is_refused_in_one_sentence(make, sentence):

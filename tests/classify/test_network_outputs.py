@@ -52,7 +52,7 @@ def test_outputs_that_are_not_probabilities_are_refused(outputs, images, weights
     with pytest.raises(
         apac.InputError, match="outputs must be one of 'logits', 'probabilities', 'log-probabilities', got 'scores'"
     ):
-        apac.Classifier(lambda x: x, apac.Compose(), outputs="scores")
+        apac.Classifier(lambda x: x, apac.Compose(), outputs="scores")  # type: ignore[arg-type]
 
 
 def test_a_log_probability_of_minus_infinity_counts_as_a_probability_of_zero(images):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from apac.classify.combine import Combine
 from apac.classify.scores import Scores, sum_passes
 
 
@@ -24,9 +25,10 @@ def passes(random: torch.Generator) -> torch.Tensor:
 
 def test_means_and_standard_errors_agree_with_numpy(passes):
     scores, table = scores_of(passes), passes.numpy()
-    for combine, values in (("product", table), ("sum", np.exp(table))):
-        np.testing.assert_allclose(scores.mean(combine), values.mean(0), rtol=1e-12)
-        np.testing.assert_allclose(scores.standard_error(combine), values.std(0, ddof=1) / math.sqrt(200), rtol=1e-9)
+    values: dict[Combine, np.ndarray] = {"product": table, "sum": np.exp(table)}
+    for combine, of_passes in values.items():
+        np.testing.assert_allclose(scores.mean(combine), of_passes.mean(0), rtol=1e-12)
+        np.testing.assert_allclose(scores.standard_error(combine), of_passes.std(0, ddof=1) / math.sqrt(200), rtol=1e-9)
 
 
 def test_passes_0_to_99_merged_with_100_to_199_are_passes_0_to_199(passes):

@@ -77,7 +77,7 @@ def test_every_pass_is_computed_once_for_all_m_and_both_combinations(network, pa
         count += len(images)
         return network(images)
 
-    evaluate(apac.Classifier(counting, U), *part, (1, 4, 16))
+    evaluate(apac.Classifier(counting, U), part[0], part[1], (1, 4, 16))
     assert count == 60 * (1 + 16)  # the plain pass and the 16 passes of the largest M
 
 
@@ -89,20 +89,21 @@ def test_top_2_is_ranked_by_the_product_and_not_by_the_sum():
         return torch.tensor([next(passes)], dtype=torch.float64).log()
 
     result = evaluate(apac.Classifier(network, U, device_batch=1), torch.zeros(1, 1, 4, 4), torch.tensor([2]), (2,))
+    assert result.scores is not None
     assert result.scores.probability_mean[0].argsort(descending=True).tolist() == [0, 2, 1]
     assert result.scores.log_mean[0].argsort(descending=True).tolist() == [0, 1, 2]
     assert result.rows[0].top2 == 1.0
 
 
 def test_without_passes_only_the_plain_prediction_is_evaluated(network, part):
-    result = evaluate(apac.Classifier(network, apac.Compose()), *part, ())
+    result = evaluate(apac.Classifier(network, apac.Compose()), part[0], part[1], ())
     assert result.rows == ()
     assert result.scores is None
     assert len(result.wrong) == round(result.plain * 60)
 
 
 def test_json_and_csv_contain_the_table(network, part):
-    result = evaluate(apac.Classifier(network, U), *part, (1, 2))
+    result = evaluate(apac.Classifier(network, U), part[0], part[1], (1, 2))
     payload = json.loads(json.dumps(result.to_json()))
     assert payload["images"] == 60
     assert [row["product"] for row in payload["rows"]] == [row.product for row in result.rows]
@@ -115,7 +116,8 @@ def test_progress_counts_every_pass_once(network, part):
     seen = []
     evaluate(
         apac.Classifier(network, U),
-        *part,
+        part[0],
+        part[1],
         (2, 5),
         progress=lambda task, done, total, note="": seen.append((done, total)),
     )

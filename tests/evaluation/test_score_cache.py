@@ -185,7 +185,7 @@ def test_weights_of_any_shape_are_part_of_the_key(images, tmp_path):
     network = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(36, 3)).double()
     classifier = apac.Classifier(network, U)
     for scale in (1.0, 2.0):
-        network[0].running_var.fill_(scale)
+        network[0].running_var.fill_(scale)  # type: ignore[operator]
         assert_same(ScoreCache(classifier, images, 2, tmp_path).get(2), classifier.score(images, 0, 2))
     assert len(list(tmp_path.iterdir())) == 2
 
