@@ -77,6 +77,7 @@ def test_the_public_names():
         "Compose",
         "Decision",
         "Deformation",
+        "DeformationLayer",
         "Elastic",
         "FeatureDropout",
         "FixedPasses",

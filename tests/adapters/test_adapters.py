@@ -71,11 +71,11 @@ def images(random) -> Tensor:
 
 
 def test_apply_is_pure_and_all_randomness_is_in_the_parameters(u, images, random):
-    theta = u.sample(12, SHAPE, generator=random)
+    parameters = u.sample(12, SHAPE, generator=random)
     before = images.clone()
-    first = u.apply(images, theta)
+    first = u.apply(images, parameters)
     torch.rand(5), np.random.rand(5), python_random.random()  # elsewhere
-    assert torch.equal(u.apply(images, theta), first)
+    assert torch.equal(u.apply(images, parameters), first)
     assert torch.equal(images, before)
     assert first.shape == images.shape and first.dtype == images.dtype
     with pytest.raises(TypeError):
@@ -83,25 +83,25 @@ def test_apply_is_pure_and_all_randomness_is_in_the_parameters(u, images, random
 
 
 def test_every_image_has_a_draw_of_its_own_which_its_neighbors_do_not_change(u, images, random):
-    theta = u.sample(12, SHAPE, generator=random)
+    parameters = u.sample(12, SHAPE, generator=random)
     same = images[:1].expand(12, -1, -1, -1)
-    virtual = u.apply(same, theta)
+    virtual = u.apply(same, parameters)
     assert len({tuple(image.flatten().tolist()) for image in virtual}) == 12
     for i in (0, 5, 11):
-        assert torch.equal(u.apply(same[i : i + 1], Seeds(theta.seed[i : i + 1]))[0], virtual[i])
+        assert torch.equal(u.apply(same[i : i + 1], Seeds(parameters.seed[i : i + 1]))[0], virtual[i])
 
 
 def test_one_draw_serves_all_images(u, images, random):
-    theta = u.sample(1, SHAPE, generator=random)
-    virtual = u.apply(images, theta)
+    parameters = u.sample(1, SHAPE, generator=random)
+    virtual = u.apply(images, parameters)
     for i in (0, 7):
-        assert torch.equal(u.apply(images[i : i + 1], theta)[0], virtual[i])
+        assert torch.equal(u.apply(images[i : i + 1], parameters)[0], virtual[i])
 
 
 def test_the_global_generators_are_left_as_they_were(u, images, random):
-    theta = u.sample(12, SHAPE, generator=random)
+    parameters = u.sample(12, SHAPE, generator=random)
     states = torch.get_rng_state(), np.random.get_state()[1], python_random.getstate()
-    u.apply(images, theta)
+    u.apply(images, parameters)
     assert torch.equal(torch.get_rng_state(), states[0])
     np.testing.assert_array_equal(np.random.get_state()[1], states[1])
     assert python_random.getstate() == states[2]
@@ -142,12 +142,12 @@ def test_independent_draws_know_an_image_by_its_pixels(u, images):
 
 
 def test_threads_do_not_disturb_each_other(u, images, random):
-    thetas = [u.sample(12, SHAPE, generator=random) for _ in range(6)]
-    alone = [u.apply(images, theta) for theta in thetas]
+    all_parameters = [u.sample(12, SHAPE, generator=random) for _ in range(6)]
+    alone = [u.apply(images, parameters) for parameters in all_parameters]
     found: list[Tensor | None] = [None] * 6
 
     def work(i: int) -> None:
-        found[i] = u.apply(images, thetas[i])
+        found[i] = u.apply(images, all_parameters[i])
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
     for thread in threads:
@@ -182,19 +182,19 @@ def test_fixed_preprocessing_goes_before_and_after(name, images, random):
 
     u = MAKERS[name](before=larger, after=lambda image: (image - 0.5) / 0.25)
     bare = MAKERS[name]()
-    theta = u.sample(12, SHAPE, generator=random)
-    expected = (bare.apply(larger(images), theta) - 0.5) / 0.25
-    torch.testing.assert_close(u.apply(images, theta), expected)
+    parameters = u.sample(12, SHAPE, generator=random)
+    expected = (bare.apply(larger(images), parameters) - 0.5) / 0.25
+    torch.testing.assert_close(u.apply(images, parameters), expected)
 
 
 def test_fixed_preprocessing_of_albumentations(images, random):
     albumentations = pytest.importorskip("albumentations")
     u = MAKERS["albumentations"](before=albumentations.Resize(24, 20), after=albumentations.Normalize(0.5, 0.25, 1.0))
-    theta = u.sample(12, SHAPE, generator=random)
-    virtual = u.apply(images, theta)
+    parameters = u.sample(12, SHAPE, generator=random)
+    virtual = u.apply(images, parameters)
     assert virtual.shape == (12, 3, 24, 20)
     assert virtual.min() < -0.5
-    assert MAKERS["albumentations"]().apply(images[:, :1], theta).shape == (12, 1, 16, 16)
+    assert MAKERS["albumentations"]().apply(images[:, :1], parameters).shape == (12, 1, 16, 16)
 
 
 class Sized(nn.Module):
@@ -292,8 +292,8 @@ def test_sums_of_passes_are_not_kept_for_what_does_not_print_as_it_is(images, tm
 
 def test_it_pickles(images, random):
     u = apac.from_callable(noise_of_three, after=normalized)
-    theta = u.sample(12, SHAPE, generator=random)
-    assert torch.equal(pickle.loads(pickle.dumps(u)).apply(images, theta), u.apply(images, theta))
+    parameters = u.sample(12, SHAPE, generator=random)
+    assert torch.equal(pickle.loads(pickle.dumps(u)).apply(images, parameters), u.apply(images, parameters))
 
 
 def test_no_image_is_no_image(u, random):
@@ -375,11 +375,11 @@ def test_albumentations_takes_its_own_transforms_alone_and_leaves_them_as_they_a
         apac.from_albumentations(lambda image: image)
     mine = albumentations_transform()
     u = apac.from_albumentations(mine)
-    theta = u.sample(1, SHAPE, generator=random)
+    parameters = u.sample(1, SHAPE, generator=random)
     array = images[0].permute(1, 2, 0).numpy()
     each = []
     for _ in range(2):
-        u.apply(images, theta)
+        u.apply(images, parameters)
         each.append(mine(image=array)["image"])
     assert not np.array_equal(*each)
 
