@@ -99,12 +99,18 @@ def test_one_row_of_parameters_serves_all_images(u, images, random):
         assert torch.equal(u.apply(images[i : i + 1], parameters)[0], virtual[i])
 
 
+def numpy_state() -> np.ndarray:
+    state = np.random.get_state()
+    assert isinstance(state, tuple)
+    return state[1]
+
+
 def test_the_global_generators_are_restored(u, images, random):
     parameters = u.sample(N, SHAPE, generator=random)
-    states = torch.get_rng_state(), np.random.get_state()[1], python_random.getstate()
+    states = torch.get_rng_state(), numpy_state(), python_random.getstate()
     u.apply(images, parameters)
     assert torch.equal(torch.get_rng_state(), states[0])
-    np.testing.assert_array_equal(np.random.get_state()[1], states[1])
+    np.testing.assert_array_equal(numpy_state(), states[1])
     assert python_random.getstate() == states[2]
 
 

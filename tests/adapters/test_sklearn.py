@@ -24,7 +24,8 @@ ROUNDING = 1e-6
 
 
 def quick(**more: Any) -> apac.ApacClassifier:
-    return apac.ApacClassifier(**{"epochs": 5, "random_state": 0, "rule": apac.FixedPasses(8)} | more)
+    arguments: dict[str, Any] = {"epochs": 5, "random_state": 0, "rule": apac.FixedPasses(8)} | more
+    return apac.ApacClassifier(**arguments)
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +168,9 @@ def test_the_network_is_built_for_the_shape_of_virtual_samples():
     with pytest.raises(ValueError, match=r"turns images \(1, 8, 8\) into \(1, 6, 6\).*pass after="):
         quick(deformation=apac.from_callable(crop)).fit(X, y)
     u = apac.from_callable(crop, after=lambda image: image[:, :6, :6])
-    assert quick(deformation=u, rule=apac.FixedPasses(2), epochs=1).fit(X, y).network_[1].in_features == 36
+    assert (
+        quick(deformation=u, rule=apac.FixedPasses(2), epochs=1).fit(X, y).network_.get_submodule("1").in_features == 36
+    )
 
 
 def test_a_single_class_is_rejected(blobs):
@@ -186,7 +189,7 @@ def test_dropout_follows_from_the_random_state(blobs):
 
 
 def test_layer_sizes_may_be_numpy_integers(blobs):
-    assert quick(hidden_layer_sizes=tuple(np.array([8, 4]))).fit(*blobs).network_[1].out_features == 8
+    assert quick(hidden_layer_sizes=tuple(np.array([8, 4]))).fit(*blobs).network_.get_submodule("1").out_features == 8
 
 
 def test_samples_of_another_shape_are_rejected(random):

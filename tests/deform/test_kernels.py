@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 
 import apac
 from apac import trees
-from apac.deform import cpu
+from apac.deform import cpu, kernels
 from apac.deform.compose import ComposeParameters
 from apac.deform.homography import HomographyParameters
 from apac.deform.thickness import ThicknessParameters
@@ -29,8 +29,8 @@ SIZES = [(1, 1), (1, 7), (7, 1), (33, 17), (28, 28)]
 PADDINGS = [0.0, 0.3, "edge"]
 # Both paths compute coordinates in float32, in different orders and with or without fused multiply-add: they differ by
 # a few float32 steps, 1e-6 pixel near coordinate 10. In float64 the parameters are still float32. For float16 it is the
-# distance of two numbers near 1.
-TOLERANCE = {torch.float16: 1e-3, torch.float32: 1e-5, torch.float64: 1e-5}
+# distance of two numbers near 1. That is 1e-5 for each unit of contrast; images in [0, 1] with padding −1 have 2.
+TOLERANCE = {torch.float16: 1e-3, torch.float32: 2e-5, torch.float64: 2e-5}
 
 KERNEL_KINDS = [
     u for u in KINDS if isinstance(u, Geometric | apac.Thickness) or (isinstance(u, apac.Compose) and len(u.parts) > 0)
@@ -45,7 +45,7 @@ def assert_paths_agree(u: apac.Deformation, images: Tensor, parameters: object) 
     torch.testing.assert_close(kernel, torch_result, atol=TOLERANCE[images.dtype], rtol=0, equal_nan=True)
 
 
-def geometric(padding: float | str) -> list[apac.Deformation]:
+def geometric(padding: Any) -> list[Any]:
     return [
         apac.Homography(std=0.2, padding=padding),
         apac.Elastic(sigma=2.0, alpha=15.0, padding=padding),
@@ -55,7 +55,7 @@ def geometric(padding: float | str) -> list[apac.Deformation]:
 
 
 def test_the_kernels_are_in_use():
-    assert cpu.kernels_for(torch.zeros(1)).__name__ == "apac.deform.kernels"
+    assert cpu.kernels_for(torch.zeros(1)) is kernels
 
 
 @each_kernel_kind
@@ -118,7 +118,7 @@ def test_a_nan_pixel_spreads_to_its_neighbors_only(padding, random):
     mark[:, :, 8, 5] = 1.0
     for u in geometric(padding)[:3]:
         parameters = u.sample(20, (1, 16, 16), generator=random)
-        weight = apply_by_torch(type(u)(padding=0.0, **arguments_of(u)), mark, parameters)
+        weight = apply_by_torch(replace(u, padding=0.0), mark, parameters)
         got, expected = u.apply(images, parameters), apply_by_torch(u, images, parameters)
         assert expected[weight > 1e-3].isnan().all()
         assert got[weight > 1e-3].isnan().all()
@@ -128,10 +128,6 @@ def test_a_nan_pixel_spreads_to_its_neighbors_only(padding, random):
         torch.testing.assert_close(got[distant], expected[distant], atol=1e-5, rtol=0)
         assert (weight > 1e-3).any()
         assert distant.sum() > 1000
-
-
-def arguments_of(u: Any) -> dict[str, Any]:
-    return {f.name: getattr(u, f.name) for f in fields(u) if f.name != "padding"}
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -237,7 +233,8 @@ def test_kernel_and_torch_agree_on_infinite_and_nan_coordinates_of_a_singular_ho
     matrix = torch.eye(3).repeat(3, 1, 1)
     matrix[:, 2] = torch.tensor(row)
     matrix[1, 0, 2] = matrix[2, 1, 1] = 0.5
-    u, parameters = apac.Homography(padding=padding), HomographyParameters(matrix)
+    u: apac.Deformation = apac.Homography(padding=padding)
+    parameters: object = HomographyParameters(matrix)
     images = torch.rand(3, 2, *size, generator=random)
     if displaced:
         elastic = apac.Elastic(sigma=2.0, alpha=3.0, padding=padding)
@@ -258,6 +255,7 @@ def test_gradients_flow_to_the_images(u, random):
     (result * weights).sum().backward()
     step = 1e-3 * torch.rand(images.shape, generator=random, dtype=torch.float64)
     moved, unmoved = (u.apply(images.double() + d, parameters) for d in (step, torch.zeros_like(step)))
+    assert leaf.grad is not None
     if "Thickness" not in repr(u) and "Color" not in repr(u):  # those are not linear
         expected = ((moved - unmoved) * weights).sum()
         torch.testing.assert_close((leaf.grad * step).sum(), expected, rtol=1e-3, atol=1e-6)
@@ -268,6 +266,7 @@ def test_gradients_flow_to_more_images_than_a_tile(random):
     u = apac.presets.mnist()
     images = torch.rand(cpu.MAX_TILE + 1, 1, 6, 6, generator=random).requires_grad_()
     u.apply(images, u.sample(len(images), (1, 6, 6), generator=random)).sum().backward()
+    assert images.grad is not None
     assert images.grad.abs().flatten(1).sum(1).gt(0).float().mean() > 0.9
 
 

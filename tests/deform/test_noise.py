@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from apac.deform import cpu, noise
+from apac.deform import cpu, kernels, noise
 from apac.randomness import generator
 from kernel_paths import torch_threads
 
@@ -21,7 +21,7 @@ EXTREME_KEYS = torch.tensor(
 def test_the_kernel_and_torch_give_the_same_bits(count, random):
     keys = torch.cat([EXTREME_KEYS, torch.randint(1 << 32, (40, 2), generator=random)])
     out = torch.empty(len(keys), count)
-    cpu.kernels_for(keys).noise(keys.numpy(), out.numpy())
+    kernels.noise(keys.numpy(), out.numpy())
     assert torch.equal(out, noise._noise_torch(keys, count))
     assert ((out >= -1) & (out < 1)).all()
 
@@ -48,7 +48,7 @@ def test_noise_is_the_hash_of_key_and_index():
         return (scramble(scramble((first + j) & 0xFFFFFFFF) ^ second) >> 8) / (1 << 23) - 1
 
     out = torch.empty(len(EXTREME_KEYS), 5)
-    cpu.kernels_for(out).noise(EXTREME_KEYS.numpy(), out.numpy())
+    kernels.noise(EXTREME_KEYS.numpy(), out.numpy())
     assert out.tolist() == [[number(a, b, j) for j in range(5)] for a, b in EXTREME_KEYS.tolist()]
 
 
@@ -70,7 +70,7 @@ def test_noise_of_neighboring_keys_and_pixels_is_not_correlated(random):
     fixed = torch.full_like(counted, 12345)
     for keys in (torch.cat([fixed, counted], 1), torch.cat([(first + counted * 1568) % (1 << 32), fixed], 1)):
         out = torch.empty(400, 784)
-        cpu.kernels_for(out).noise(keys.numpy(), out.numpy())
+        kernels.noise(keys.numpy(), out.numpy())
         assert correlation(out[:-1], out[1:]) < 4
         for distance in (1, 2, 28, 392):
             assert correlation(out[:, :-distance], out[:, distance:]) < 4

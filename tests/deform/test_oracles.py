@@ -17,8 +17,8 @@ SIZES = [(28, 28), (9, 17), (1, 7), (1, 1)]
 ROUNDING = 2e-5
 
 
-def random_images(n: int, channels: int, height: int, width: int, random: torch.Generator) -> Tensor:
-    return torch.rand(n, channels, height, width, generator=random)
+def random_images(n: int, shape: tuple[int, int, int], random: torch.Generator) -> Tensor:
+    return torch.rand(n, *shape, generator=random)
 
 
 def interpolate(image: np.ndarray, x: np.ndarray, y: np.ndarray, padding: float | str) -> np.ndarray:
@@ -42,7 +42,7 @@ def homography_coordinates(matrix: np.ndarray, height: int, width: int) -> tuple
 @pytest.mark.parametrize("size", SIZES)
 def test_homography_is_map_coordinates_on_the_projected_grid(size, padding, random):
     u = apac.Homography(std=0.15, padding=padding)
-    images = random_images(4, 3, *size, random)
+    images = random_images(4, (3, *size), random)
     parameters = u.sample(4, (3, *size), generator=random)
     result = u.apply(images, parameters).numpy()
     for image, matrix, got in zip(images.numpy(), parameters.matrix.double().numpy(), result, strict=True):
@@ -55,7 +55,7 @@ def test_homography_is_opencv_warp_perspective(random):
     height, width = 24, 30
     u = apac.Homography(std=0.1)
     # smooth, because OpenCV rounds coordinates to 1/32 pixel
-    images = torch.from_numpy(ndimage.gaussian_filter(random_images(6, 1, height, width, random), (0, 0, 2, 2)))
+    images = torch.from_numpy(ndimage.gaussian_filter(random_images(6, (1, height, width), random), (0, 0, 2, 2)))
     parameters = u.sample(6, (1, height, width), generator=random)
     to_unit = np.array([[2 / width, 0, 1 / width - 1], [0, 2 / height, 1 / height - 1], [0, 0, 1]])
     for image, matrix, got in zip(images, parameters.matrix.double().numpy(), u.apply(images, parameters), strict=True):
@@ -75,7 +75,7 @@ def displacement(noise: np.ndarray, sigma: float, alpha: float) -> np.ndarray:
 @pytest.mark.parametrize("size", SIZES)
 def test_elastic_is_gaussian_filter_then_map_coordinates(size, sigma, alpha, padding, random):
     u = apac.Elastic(sigma=sigma, alpha=alpha, padding=padding)
-    images = random_images(3, 2, *size, random)
+    images = random_images(3, (2, *size), random)
     parameters = u.sample(3, (2, *size), generator=random)
     y, x = np.indices(size)
     result = u.apply(images, parameters)
@@ -87,7 +87,7 @@ def test_elastic_is_gaussian_filter_then_map_coordinates(size, sigma, alpha, pad
 @pytest.mark.parametrize("size", SIZES)
 def test_scale_shift_shows_the_patch_at_its_corner_with_step_one_over_s(size, random):
     u = apac.ScaleShift()
-    images = random_images(5, 3, *size, random)
+    images = random_images(5, (3, *size), random)
     parameters = u.sample(5, (3, *size), generator=random)
     rows, columns = np.indices(size)
     for image, s, corner, got in zip(
@@ -98,7 +98,7 @@ def test_scale_shift_shows_the_patch_at_its_corner_with_step_one_over_s(size, ra
 
 
 def test_flip_is_numpy_flip_of_the_columns(random):
-    images = random_images(40, 3, 5, 8, random)
+    images = random_images(40, (3, 5, 8), random)
     parameters = apac.Flip(0.5).sample(40, (3, 5, 8), generator=random)
     expected = [np.flip(i, -1) if f else i for i, f in zip(images.numpy(), parameters.flipped, strict=True)]
     np.testing.assert_allclose(apac.Flip(0.5).apply(images, parameters).numpy(), np.stack(expected), atol=ROUNDING)
@@ -109,7 +109,7 @@ def test_flip_is_numpy_flip_of_the_columns(random):
 @pytest.mark.parametrize("size", SIZES)
 def test_thickness_is_grey_dilation_and_erosion(size, element, random):
     u = apac.Thickness(dilate=0.4, erode=0.4, size=element)
-    images = random_images(30, 2, *size, random)
+    images = random_images(30, (2, *size), random)
     parameters = u.sample(30, (2, *size), generator=random)
     assert set(parameters.change.tolist()) == {-1, 0, 1}
     oracle = {1: ndimage.grey_dilation, -1: ndimage.grey_erosion, 0: lambda image, size: image}
@@ -120,7 +120,7 @@ def test_thickness_is_grey_dilation_and_erosion(size, element, random):
 
 def test_color_is_gamma_then_cast_within_zero_and_one(random):
     u = apac.Color(gamma=(0.4, 2.5), cast=0.2)
-    images = random_images(6, 3, 4, 5, random)
+    images = random_images(6, (3, 4, 5), random)
     parameters = u.sample(6, (3, 4, 5), generator=random)
     gamma, cast = parameters.gamma.numpy()[:, None, None, None], parameters.cast.numpy()[:, :, None, None]
     np.testing.assert_allclose(
@@ -130,7 +130,7 @@ def test_color_is_gamma_then_cast_within_zero_and_one(random):
 
 def test_the_mnist_preset_is_one_interpolation_at_homography_plus_displacement_then_morphology(random):
     u = apac.presets.mnist()
-    images = random_images(12, 1, 28, 28, random)
+    images = random_images(12, (1, 28, 28), random)
     parameters = u.sample(12, (1, 28, 28), generator=random)
     projective, elastic, thickness = parameters.parts
     oracle = {1: ndimage.grey_dilation, -1: ndimage.grey_erosion, 0: lambda image, size: image}
@@ -143,7 +143,7 @@ def test_the_mnist_preset_is_one_interpolation_at_homography_plus_displacement_t
 
 def test_the_cifar10_preset_is_one_interpolation_of_flip_scale_shift_and_displacement(random):
     u = apac.presets.cifar10()
-    images = random_images(8, 3, 32, 32, random)
+    images = random_images(8, (3, 32, 32), random)
     parameters = u.sample(8, (3, 32, 32), generator=random)
     patch, elastic, flip = parameters.parts
     for i, got in enumerate(u.apply(images, parameters).numpy()):
@@ -157,7 +157,7 @@ def test_the_cifar10_preset_is_one_interpolation_of_flip_scale_shift_and_displac
 
 def test_two_homographies_in_a_compose_act_in_order(random):
     """The first part acts on the image first; its coordinates therefore come last."""
-    images = random_images(1, 1, 15, 15, random)
+    images = random_images(1, (1, 15, 15), random)
     shift_then_turn = (
         torch.tensor([[1.0, 0, 0.4], [0, 1, 0], [0, 0, 1]]),
         torch.tensor([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]),

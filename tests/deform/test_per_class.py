@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from apac import trees
 from apac.randomness import generator
 
 FLIP, IDENTITY = apac.Flip(1.0), apac.Compose()
+untyped: Any = apac  # for arguments of the wrong type
 
 
 def test_each_sample_is_deformed_by_the_deformation_of_its_class(random):
@@ -55,9 +58,9 @@ def test_one_row_of_parameters_serves_all_images_of_its_class(random):
     [
         (lambda: apac.PerClass({0: FLIP}, classes=3), "leaves class 1, 2 without a deformation"),
         (lambda: apac.PerClass({3: FLIP}, default=FLIP, classes=3), "names class 3, but 3 classes run from 0 to 2"),
-        (lambda: apac.PerClass({0.5: FLIP}, default=FLIP, classes=3), "names classes by whole numbers"),
+        (lambda: untyped.PerClass({0.5: FLIP}, default=FLIP, classes=3), "names classes by whole numbers"),
         (lambda: apac.PerClass({}, default=FLIP, classes=0), "classes of a PerClass must be a whole number"),
-        (lambda: apac.PerClass({0: "flip"}, classes=1), "takes class-indistinctive deformations"),
+        (lambda: untyped.PerClass({0: "flip"}, classes=1), "takes class-indistinctive deformations"),
         (
             lambda: apac.PerClass({0: apac.PerClass({0: FLIP}, classes=1)}, classes=1),
             "takes class-indistinctive deformations",

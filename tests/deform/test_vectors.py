@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ import apac
 from apac.deform.time import TimeShiftParameters, TimeWarpParameters
 
 SERIES = (2, 1, 30)
+untyped: Any = apac  # for arguments of the wrong type
 
 
 def test_jitter_is_gaussian_and_independent_for_every_element(random):
@@ -101,7 +104,7 @@ def test_parameters_for_another_shape_are_rejected(u, random):
     [
         (lambda: apac.Jitter(-1), "std of a Jitter must be a number of at least 0"),
         (lambda: apac.FeatureDropout(1.5), "p of a FeatureDropout must be a number between 0 and 1"),
-        (lambda: apac.Amplitude("x"), "std of an Amplitude must be a number"),
+        (lambda: untyped.Amplitude("x"), "std of an Amplitude must be a number"),
         (lambda: apac.TimeShift(2), "max_shift of a TimeShift must be a number between 0 and 1"),
         (lambda: apac.TimeWarp(parts=0), "parts of a TimeWarp must be a whole number of at least 1"),
     ],
