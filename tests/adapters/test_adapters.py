@@ -366,7 +366,7 @@ def test_a_transform_that_is_not_callable_is_rejected(maker):
 
 def test_a_missing_albumentations_gives_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "albumentations", None)
-    with pytest.raises(ImportError, match=r"needs albumentations; install it with: pip install .*\[adapters\]"):
+    with pytest.raises(apac.InputError, match=r"albumentations is not installed; run: pip install .*\[adapters\]"):
         apac.from_albumentations(lambda image: image)
 
 

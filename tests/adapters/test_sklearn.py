@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,13 @@ CHECKS = list(estimator_checks_generator(QUICK, mark="skip"))
 @pytest.mark.parametrize(("estimator", "check"), CHECKS, ids=[check.func.__name__ for _, check in CHECKS])
 def test_scikit_learns_own_checks_pass(estimator, check):
     check(estimator)
+
+
+def test_a_missing_scikit_learn_gives_the_install_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    monkeypatch.delitem(sys.modules, "apac.adapters.sklearn", raising=False)
+    with pytest.raises(apac.InputError, match=r"scikit-learn is not installed; run: pip install .*\[sklearn\]"):
+        getattr(apac, "ApacClassifier")  # noqa: B009
 
 
 def test_it_works_in_pipelines_searches_and_cross_validation(blobs):

@@ -56,9 +56,9 @@ def test_one_row_of_parameters_serves_all_images_of_its_class(random):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: apac.PerClass({0: FLIP}, classes=3), "leaves class 1, 2 without a deformation"),
-        (lambda: apac.PerClass({3: FLIP}, default=FLIP, classes=3), "names class 3, but 3 classes run from 0 to 2"),
-        (lambda: untyped.PerClass({0.5: FLIP}, default=FLIP, classes=3), "names classes by whole numbers"),
+        (lambda: apac.PerClass({0: FLIP}, classes=3), "no deformation for class 1, 2; pass default="),
+        (lambda: apac.PerClass({3: FLIP}, default=FLIP, classes=3), "must be between 0 and 2, got 3"),
+        (lambda: untyped.PerClass({0.5: FLIP}, default=FLIP, classes=3), "must be whole numbers, got"),
         (lambda: apac.PerClass({}, default=FLIP, classes=0), "classes of a PerClass must be a whole number"),
         (lambda: untyped.PerClass({0: "flip"}, classes=1), "takes class-indistinctive deformations"),
         (

@@ -132,11 +132,10 @@ class AlbumentationsFunction:
     def wrap(transform: Transform) -> AlbumentationsFunction:
         try:
             import albumentations
-        except ImportError:
-            raise ImportError(
-                "from_albumentations needs albumentations; install it with: "
-                "pip install 'augmented-pattern-classification[adapters]'"
-            ) from None
+        except ImportError as error:
+            raise InputError(
+                "albumentations is not installed; run: pip install 'augmented-pattern-classification[adapters]'"
+            ) from error
         if not isinstance(transform, albumentations.BasicTransform | albumentations.BaseCompose):
             raise InputError(
                 f"from_albumentations takes albumentations transforms, got {_name(transform)}; use from_callable for "

@@ -14,16 +14,18 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from apac.errors import InputError
+
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.preprocessing import StandardScaler
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError:
-    raise ImportError(
-        "ApacClassifier needs scikit-learn; install it with: pip install 'augmented-pattern-classification[sklearn]'"
-    ) from None
+except ImportError as error:
+    raise InputError(
+        "scikit-learn is not installed; run: pip install 'augmented-pattern-classification[sklearn]'"
+    ) from error
 
 from apac.classify.classifier import Classifier
 from apac.classify.decision import Decision
@@ -31,7 +33,6 @@ from apac.classify.rules.base import Combine, Rule
 from apac.classify.rules.certified import Certified
 from apac.deform.base import Deformation
 from apac.deform.jitter import Jitter
-from apac.errors import InputError
 from apac.randomness import generator, seeding
 from apac.training import loop
 from apac.validation import validate_integer, validate_number, validate_positive

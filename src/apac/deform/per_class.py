@@ -46,15 +46,13 @@ class PerClass(Deformation):
         if not (isinstance(classes, Integral) and classes >= 1):
             raise InputError(f"the classes of a PerClass must be a whole number of at least 1, got {classes!r}.")
         if not all(isinstance(c, Integral) for c in by_class):
-            raise InputError(f"PerClass names classes by whole numbers, got {list(by_class)}.")
+            raise InputError(f"the classes of a PerClass must be whole numbers, got {list(by_class)}.")
         unknown = sorted(c for c in by_class if not 0 <= c < classes)
         if unknown:
-            raise InputError(f"PerClass names class {unknown[0]}, but {classes} classes run from 0 to {classes - 1}.")
+            raise InputError(f"the classes of a PerClass must be between 0 and {classes - 1}, got {unknown[0]}.")
         missing = sorted(set(range(classes)) - set(by_class))
         if missing and default is None:
-            raise InputError(
-                f"PerClass leaves class {', '.join(map(str, missing))} without a deformation; give a default."
-            )
+            raise InputError(f"PerClass has no deformation for class {', '.join(map(str, missing))}; pass default=...")
         for member in [*by_class.values(), *([] if default is None else [default])]:
             if not isinstance(member, Deformation) or isinstance(member, PerClass):
                 raise InputError(f"PerClass takes class-indistinctive deformations, got {member!r}.")
