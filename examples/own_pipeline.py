@@ -1,4 +1,4 @@
-"""A model, the augmentation of another library that it was trained with, and the better decision.
+"""A model that was trained with the augmentation of another library: plain and APAC error.
 
 pip install kornia; then python examples/own_pipeline.py
 """
@@ -22,7 +22,7 @@ PIPELINE = augmentation.AugmentationSequential(
 
 
 def trained(images: Tensor, labels: Tensor, epochs: int) -> nn.Module:
-    """Yours: any module that returns logits, trained as you do."""
+    """Your model: any module that returns logits, trained in any way."""
     torch.manual_seed(0)
     layers = (
         nn.Conv2d(1, 16, 5),
@@ -49,16 +49,16 @@ def main(images: int = 300, epochs: int = 5) -> tuple[float, float]:
     model = trained(digits.train_images.float() / 255, digits.train_labels, epochs)
     x, y = digits.test_images[:images].float() / 255, digits.test_labels[:images]
 
-    # Three lines: the pipeline as a deformation, the classifier, the decision.
+    # The pipeline as a deformation, the classifier, the decision.
     u = apac.from_kornia(PIPELINE)
     classifier = apac.Classifier(model, u, rule=apac.Certified(error=0.01, limit=64))
     decision = classifier.decide(x)
 
     plain = (classifier.plain(x).argmax(dim=1) != y).double().mean().item()
     error = (decision.labels != y).double().mean().item()
-    passes, open_ = decision.passes.double().mean(), sum(why == "limit" for why in decision.stopped)
+    passes, uncertain = decision.passes.double().mean(), decision.stopped.count("limit")
     print(
-        f"{images:,} digits: plain {plain:.2%}, APAC {error:.2%}; {passes:.1f} passes on average, {open_} not certain"
+        f"{images:,} digits: plain {plain:.2%}, APAC {error:.2%}; {passes:.1f} passes on average, {uncertain} uncertain"
     )
     return plain, error
 

@@ -1,4 +1,4 @@
-"""What the examples share: errors over seeds, as a table."""
+"""A table of errors over seeds, for the examples."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from statistics import mean, stdev
 
 
 def report(title: str, errors: dict[str, list[float]]) -> str:
-    """Each rule's errors, one for each seed, with their mean and standard deviation, in percent."""
+    """Mean, standard deviation and list of the errors of each rule, in percent."""
     lines = [title]
-    for rule, each in errors.items():
-        spread = f" ± {100 * stdev(each):.2f}" if len(each) > 1 else ""
-        listed = " ".join(f"{100 * error:.2f}" for error in each)
-        lines.append(f"  {rule:<28} {100 * mean(each):6.2f}{spread} %   (seeds: {listed})")
+    for rule, by_seed in errors.items():
+        spread = f" ± {100 * stdev(by_seed):.2f}" if len(by_seed) > 1 else ""
+        listed = " ".join(f"{100 * error:.2f}" for error in by_seed)
+        lines.append(f"  {rule:<28} {100 * mean(by_seed):6.2f}{spread} %   (seeds: {listed})")
     return "\n".join(lines)

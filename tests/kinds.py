@@ -1,4 +1,4 @@
-"""One deformation of every kind, with values other than the defaults, and the presets."""
+"""A deformation of every kind, with values other than the defaults, and the presets."""
 
 import apac
 

@@ -1,4 +1,4 @@
-"""Generators by name: independent, repeatable, never the same twice in a stream."""
+"""Generators by name: independent, reproducible, never repeated within a stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from apac.randomness import generator
 
 
 @given(seed=st.integers(-(2**70), 2**70), counter=st.integers(0, 2**32 - 1))
-def test_the_same_name_gives_the_same_numbers(seed, counter):
+def test_the_same_name_gives_the_same_random_numbers(seed, counter):
     first, again = (torch.rand(3, generator=generator(seed, "pass", counter)) for _ in range(2))
     assert torch.equal(first, again)
 
@@ -25,13 +25,13 @@ def test_seed_stream_and_counter_each_matter():
 
 
 def test_no_two_counters_of_a_stream_share_a_generator():
-    """torch keeps 32 bits of a seed: a hash would repeat itself within 100,000 counters, a bijection never."""
+    """torch uses 32 bits of a seed: a hash would repeat within 100,000 counters, a bijection never does."""
     seeds = {generator(7, "pass", counter).initial_seed() for counter in range(100_000)}
     assert len(seeds) == 100_000
     assert max(seeds) < 2**32
 
 
-def test_numbers_of_neighboring_counters_are_independent():
+def test_random_numbers_of_neighboring_counters_are_independent():
     table = np.stack([torch.rand(20, generator=generator(0, "pass", m)).numpy() for m in range(5000)])
     assert stats.kstest(table[:, 0], "uniform").pvalue > 1e-3
     for lag in (1, 2, 256):
@@ -39,12 +39,12 @@ def test_numbers_of_neighboring_counters_are_independent():
             assert abs(np.corrcoef(table[lag:, column], table[:-lag, column])[0, 1]) < 0.06
 
 
-def test_numbers_are_pinned_so_that_results_can_be_repeated_years_later():
+def test_seeds_are_pinned_so_that_results_stay_reproducible():
     assert generator(0, "pass", 0).initial_seed() == 278174824
     assert generator(42, "training step", 1000).initial_seed() == 571000692
 
 
 @pytest.mark.parametrize("counter", [-1, 2**32])
-def test_a_counter_out_of_range_is_refused(counter):
+def test_a_counter_out_of_range_is_rejected(counter):
     with pytest.raises(InputError, match="counter of a random stream"):
         generator(0, "pass", counter)

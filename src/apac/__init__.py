@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from apac.deform import Color as Color
     from apac.deform import Compose as Compose
     from apac.deform import Deformation as Deformation
+    from apac.deform import DeformationLayer as DeformationLayer
     from apac.deform import Elastic as Elastic
     from apac.deform import FeatureDropout as FeatureDropout
     from apac.deform import Flip as Flip
@@ -48,6 +49,7 @@ _HOMES = {
     "Compose": "apac.deform",
     "Decision": "apac.classify.decision",
     "Deformation": "apac.deform",
+    "DeformationLayer": "apac.deform",
     "Elastic": "apac.deform",
     "FeatureDropout": "apac.deform",
     "FixedPasses": "apac.classify.rules.fixed",

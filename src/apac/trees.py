@@ -1,8 +1,7 @@
-"""What can be done with a draw of Θ of any kind, and with whatever else is known of n images: count, pick rows, join,
-move.
+"""Operations on trees of tensors: count rows, select rows, concatenate, move between devices.
 
-It is a frozen dataclass whose fields are tensors with a leading dimension n, further such dataclasses of the same n, or
-numbers that all n share.
+A tree is a tensor, a number, or a tuple or frozen dataclass of trees. All tensors of a tree have the same leading
+dimension n; numbers are shared by all n rows. The parameters of a deformation are such a tree.
 """
 
 from __future__ import annotations
@@ -16,67 +15,66 @@ from torch import Tensor
 
 from apac.errors import InputError
 
-Draw = TypeVar("Draw")
+Tree = TypeVar("Tree")
 
 
-def size(draw: Any) -> int:
-    """n: how many Θ the draw holds. A draw with no tensor at all, the identity's, counts 1: it serves any image."""
-    leaf = _first(draw)
+def size(tree: Any) -> int:
+    """The number of rows n. A tree without tensors, such as the parameters of the identity, counts as 1 row."""
+    leaf = _first_tensor(tree)
     return 1 if leaf is None else len(leaf)
 
 
-def rows(draw: Draw, index: Tensor | slice) -> Draw:
-    """The Θ that `index` selects."""
-    return _map(lambda leaf: leaf[index], draw)
+def rows(tree: Tree, index: Tensor | slice) -> Tree:
+    """The rows that `index` selects."""
+    return _map(lambda leaf: leaf[index], tree)
 
 
-def concatenate(draws: Sequence[Draw]) -> Draw:
-    """Draws of one kind, which agree in their numbers, as a single draw."""
-    return _map(lambda *leaves: torch.cat(leaves), *draws)
+def concatenate(trees: Sequence[Tree]) -> Tree:
+    """Concatenate trees of the same structure along the leading dimension. Numbers are taken from the first tree."""
+    return _map(lambda *leaves: torch.cat(leaves), *trees)
 
 
-def to_device(draw: Draw, device: torch.device) -> Draw:
-    """The same Θ on another device."""
-    leaf = _first(draw)
-    return draw if leaf is None or leaf.device == device else _map(lambda leaf: leaf.to(device), draw)
+def to_device(tree: Tree, device: torch.device) -> Tree:
+    """The same tree on another device."""
+    leaf = _first_tensor(tree)
+    return tree if leaf is None or leaf.device == device else _map(lambda leaf: leaf.to(device), tree)
 
 
-def requires_grad(draw: Any) -> bool:
-    """Whether gradients are wanted of any of its tensors."""
+def requires_grad(tree: Any) -> bool:
+    """Whether any tensor of the tree requires gradients."""
     leaves: list[Tensor] = []
-    _map(lambda leaf: leaves.append(leaf) or leaf, draw)  # type: ignore[func-returns-value]
+    _map(lambda leaf: leaves.append(leaf) or leaf, tree)  # type: ignore[func-returns-value]
     return any(leaf.requires_grad for leaf in leaves)
 
 
-def _first(draw: Any) -> Tensor | None:
-    """A tensor of the draw; they all have the same n and device."""
-    if isinstance(draw, Tensor):
-        return draw
-    if isinstance(draw, int | float):
+def _first_tensor(tree: Any) -> Tensor | None:
+    if isinstance(tree, Tensor):
+        return tree
+    if isinstance(tree, int | float):
         return None
-    if isinstance(draw, tuple):
-        parts: Iterable[Any] = draw
-    elif is_dataclass(draw) and not isinstance(draw, type):
-        parts = (getattr(draw, f.name) for f in fields(draw))
+    if isinstance(tree, tuple):
+        children: Iterable[Any] = tree
+    elif is_dataclass(tree) and not isinstance(tree, type):
+        children = (getattr(tree, f.name) for f in fields(tree))
     else:
-        raise _not_a_draw(draw)
-    return next((leaf for leaf in map(_first, parts) if leaf is not None), None)
+        raise _not_a_tree(tree)
+    return next((leaf for leaf in map(_first_tensor, children) if leaf is not None), None)
 
 
-def _map(function: Callable[..., Tensor], *draws: Draw) -> Draw:
-    first: Any = draws[0]
+def _map(function: Callable[..., Tensor], *trees: Tree) -> Tree:
+    first: Any = trees[0]
     if isinstance(first, Tensor):
-        return function(*draws)  # type: ignore[return-value]
+        return function(*trees)  # type: ignore[return-value]
     if isinstance(first, int | float):
         return first  # type: ignore[return-value]
     if isinstance(first, tuple):
-        return tuple(_map(function, *parts) for parts in zip(*draws, strict=True))  # type: ignore[return-value]
+        return tuple(_map(function, *children) for children in zip(*trees, strict=True))  # type: ignore[return-value]
     if is_dataclass(first) and not isinstance(first, type):
-        values = {f.name: _map(function, *(getattr(draw, f.name) for draw in draws)) for f in fields(first)}
+        values = {f.name: _map(function, *(getattr(tree, f.name) for tree in trees)) for f in fields(first)}
         return type(first)(**values)  # type: ignore[return-value]
-    raise _not_a_draw(first)
+    raise _not_a_tree(first)
 
 
-def _not_a_draw(value: Any) -> InputError:
+def _not_a_tree(value: Any) -> InputError:
     kind = type(value).__name__
     return InputError(f"parameters must be tensors and numbers, or dataclasses and tuples of them, got {kind}.")

@@ -1,4 +1,4 @@
-"""The draws follow the paper's distributions."""
+"""Parameters follow the paper's distributions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from scipy import stats
 
 import apac
 from apac.deform.elastic import gaussian_matrix
-from apac.deform.warp import Flow
 
 N = 20_000
 SHAPE = (3, 32, 32)
@@ -30,16 +29,16 @@ def test_homography_elements_are_gaussian_around_the_identity(random):
             else:
                 assert fits(matrix[:, i, j], "norm", float(i == j), 0.1)
     free = matrix.flatten(1)[:, :8].numpy()
-    assert np.abs(np.corrcoef(free.T) - np.eye(8)).max() < 0.04  # drawn independently
+    assert np.abs(np.corrcoef(free.T) - np.eye(8)).max() < 0.04  # independent
 
 
-def test_what_rotates_and_shears_may_be_gentler_than_the_rest(random):
+def test_the_elements_that_rotate_and_shear_may_have_their_own_std(random):
     gentle = apac.Homography(std=0.1, shear=0.05)
     assert repr(gentle) == "Homography(std=0.1, padding=0.0, shear=0.05)"
     assert apac.Deformation.from_json(gentle.to_json()) == gentle != apac.Homography(std=0.1)
     free = gentle.sample(N, SHAPE, generator=random).matrix.flatten(1)
-    for place in range(8):
-        assert fits(free[:, place], "norm", float(place in (0, 4)), 0.05 if place in (1, 3) else 0.1)
+    for element in range(8):
+        assert fits(free[:, element], "norm", float(element in (0, 4)), 0.05 if element in (1, 3) else 0.1)
     with pytest.raises(apac.InputError, match="shear of a Homography must be a number of at least 0"):
         apac.Homography(shear=-0.1)
 
@@ -56,7 +55,8 @@ def test_elastic_field_has_the_variance_and_correlation_length_of_filtered_noise
     """Far from the edges: variance alpha²/3 · (Σ g²)², correlation exp(−d² / 4σ²) at distance d."""
     side, n = 129, 300
     u = apac.Elastic(sigma=sigma, alpha=alpha)
-    flow: Flow = u.flow(u.sample(n, (1, side, side), generator=random), (side, side))
+    flow = u.flow(u.sample(n, (1, side, side), generator=random), (side, side))
+    assert flow.displacement is not None
     center = flow.displacement[:, :, 64, 50:80].reshape(-1, 30).double()  # rows of the field
     taps = np.exp(-0.5 * (np.arange(-int(4 * sigma + 0.5), int(4 * sigma + 0.5) + 1) / sigma) ** 2)
     expected = alpha**2 / 3 * ((taps / taps.sum()) ** 2).sum() ** 2
@@ -74,32 +74,32 @@ def test_the_gaussian_filter_ends_at_four_sigma():
 
 
 def test_scale_is_uniform_and_the_patch_lies_anywhere_within_the_image(random):
-    theta = apac.ScaleShift().sample(N, (3, 20, 32), generator=random)
-    assert fits(theta.scale, "uniform", 1.0, 1.0)
-    room = 1 - 1 / theta.scale
-    assert fits(theta.corner[:, 0] / (32 * room), "uniform", 0, 1)
-    assert fits(theta.corner[:, 1] / (20 * room), "uniform", 0, 1)
-    assert abs(np.corrcoef(theta.corner[:, 0] / room, theta.corner[:, 1] / room)[0, 1]) < 0.03
+    parameters = apac.ScaleShift().sample(N, (3, 20, 32), generator=random)
+    assert fits(parameters.scale, "uniform", 1.0, 1.0)
+    slack = 1 - 1 / parameters.scale
+    assert fits(parameters.corner[:, 0] / (32 * slack), "uniform", 0, 1)
+    assert fits(parameters.corner[:, 1] / (20 * slack), "uniform", 0, 1)
+    assert abs(np.corrcoef(parameters.corner[:, 0] / slack, parameters.corner[:, 1] / slack)[0, 1]) < 0.03
 
 
-def test_thickening_thinning_and_nothing_come_at_a_quarter_a_quarter_and_a_half(random):
+def test_a_quarter_is_thickened_a_quarter_thinned_and_half_unchanged(random):
     change = apac.Thickness().sample(N, SHAPE, generator=random).change
     counts = [int((change == value).sum()) for value in (1, -1, 0)]
     assert stats.chisquare(counts, [N / 4, N / 4, N / 2]).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.5, 0.8, 1.0])
-def test_flips_come_with_their_probability(probability, random):
+def test_the_fraction_of_flips_is_the_probability(probability, random):
     flipped = int(apac.Flip(probability).sample(N, SHAPE, generator=random).flipped.sum())
     assert stats.binomtest(flipped, N, probability).pvalue > 1e-3
 
 
 def test_gamma_is_log_uniform_and_the_cast_gaussian_in_each_channel(random):
-    theta = apac.Color(gamma=(0.5, 3.0), cast=0.07).sample(N, SHAPE, generator=random)
-    assert fits(theta.gamma.log(), "uniform", math.log(0.5), math.log(6.0))
-    assert theta.cast.shape == (N, 3)
-    assert all(fits(theta.cast[:, c], "norm", 0, 0.07) for c in range(3))
-    assert np.abs(np.corrcoef(theta.cast.T.numpy()) - np.eye(3)).max() < 0.04  # each channel its own
+    parameters = apac.Color(gamma=(0.5, 3.0), cast=0.07).sample(N, SHAPE, generator=random)
+    assert fits(parameters.gamma.log(), "uniform", math.log(0.5), math.log(6.0))
+    assert parameters.cast.shape == (N, 3)
+    assert all(fits(parameters.cast[:, c], "norm", 0, 0.07) for c in range(3))
+    assert np.abs(np.corrcoef(parameters.cast.T.numpy()) - np.eye(3)).max() < 0.04  # independent
 
 
 def test_presets_hold_the_papers_numbers():

@@ -1,1 +1,1 @@
-"""Transforms of other libraries as deformations, with the promises that a deformation makes."""
+"""Other libraries: their transforms as deformations, and APAC as a scikit-learn estimator."""

@@ -1,4 +1,4 @@
-"""The transforms that people train with, of torchvision, kornia, albumentations, or their own, as deformations."""
+"""Transforms of torchvision, kornia and albumentations, and functions of your own, as deformations."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apac.adapters.seeded import Function, Seeded
+from apac.adapters.seeded import Function, SeededTransform
 from apac.deform.base import Deformation
 from apac.errors import InputError
 
-Part = Callable[..., Any]
+Transform = Callable[..., Any]
 
 
 def from_callable(
@@ -26,44 +26,80 @@ def from_callable(
 ) -> Deformation:
     """A function of one image (C, H, W) that draws from the global generator of torch, numpy or Python.
 
-    `before` and `after` are fixed preprocessing around it, a resize or a normalization; plain prediction has them too.
+    `before` and `after` are deterministic preprocessing around it, such as a resize or a normalization. The plain
+    prediction uses them too.
+
+    >>> import torch, apac
+    >>> u = apac.from_callable(lambda image: image * (0.8 + 0.4 * torch.rand(())))
+    >>> u(torch.rand(8, 3, 16, 16), generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([8, 3, 16, 16])
     """
-    return _chain("from_callable", before, function, after, lambda part: part)
+    return _deformation("from_callable", before, function, after, lambda transform: transform)
 
 
-def from_torchvision(transform: Part, *, before: Part | None = None, after: Part | None = None) -> Deformation:
-    """A transform of torchvision, v1 or v2, of tensors: leave out `ToTensor`, images are tensors already.
-
-    `before` and `after` are fixed preprocessing around it, a resize or a normalization; plain prediction has them too.
-    """
-    return _chain("from_torchvision", before, transform, after, lambda part: part)
-
-
-def from_kornia(transform: Part, *, before: Part | None = None, after: Part | None = None) -> Deformation:
-    """An augmentation of kornia, or a sequence of them. What mixes images, MixUp and CutMix, has none to mix here.
-
-    `before` and `after` are fixed preprocessing around it, a resize or a normalization; plain prediction has them too.
-    """
-    return _chain("from_kornia", before, transform, after, Kornia)
-
-
-def from_albumentations(transform: Part, *, before: Part | None = None, after: Part | None = None) -> Deformation:
-    """A transform of albumentations 2, or a Compose of them. It sees (H, W, C) float32, for which the library expects
-    values from 0 to 1: normalize by `after`, with `max_pixel_value=1.0`.
-
-    `before` and `after` are fixed preprocessing around it, a resize or a normalization; plain prediction has them too.
-    """
-    return _chain("from_albumentations", before, transform, after, Albumentations.of)
-
-
-def _chain(
-    maker: str, before: Part | None, transform: Part, after: Part | None, adapt: Callable[[Part], Function]
+def from_torchvision(
+    transform: Transform, *, before: Transform | None = None, after: Transform | None = None
 ) -> Deformation:
-    for name, part in {"a transform": transform, "a before": before, "an after": after}.items():
-        if not callable(part) and (part is not None or name == "a transform"):
-            raise InputError(f"{maker} takes {name} that can be called with an image, got {part!r}.")
-    fixed = [None if part is None else adapt(part) for part in (before, after)]
-    return Seeded(f"{maker}({_name(transform)})", fixed[0], adapt(transform), fixed[1])
+    """A torchvision transform of tensors, v1 or v2. Leave out `ToTensor`: images are tensors already.
+
+    `before` and `after` are deterministic preprocessing around it, such as a resize or a normalization. The plain
+    prediction uses them too.
+
+    >>> import apac
+    >>> from torchvision.transforms import v2
+    >>> apac.from_torchvision(v2.RandomAffine(15), after=v2.Normalize([0.5], [0.25]))
+    from_torchvision(RandomAffine)
+    """
+    return _deformation("from_torchvision", before, transform, after, lambda transform: transform)
+
+
+def from_kornia(
+    transform: Transform, *, before: Transform | None = None, after: Transform | None = None
+) -> Deformation:
+    """A kornia augmentation, or a sequence of them. MixUp and CutMix do not work: images are transformed one by one.
+
+    `before` and `after` are deterministic preprocessing around it, such as a resize or a normalization. The plain
+    prediction uses them too.
+
+    >>> import apac
+    >>> import kornia.augmentation as K
+    >>> apac.from_kornia(K.RandomAffine(15.0))
+    from_kornia(RandomAffine)
+    """
+    return _deformation("from_kornia", before, transform, after, KorniaFunction)
+
+
+def from_albumentations(
+    transform: Transform, *, before: Transform | None = None, after: Transform | None = None
+) -> Deformation:
+    """An albumentations 2 transform, or a Compose of them.
+
+    Its input is a float32 array (H, W, C), for which albumentations expects values from 0 to 1: normalize in `after`,
+    with `max_pixel_value=1.0`.
+
+    `before` and `after` are deterministic preprocessing around it, such as a resize or a normalization. The plain
+    prediction uses them too.
+
+    >>> import albumentations as A
+    >>> import apac
+    >>> apac.from_albumentations(A.Affine(rotate=(-15, 15)))
+    from_albumentations(Affine)
+    """
+    return _deformation("from_albumentations", before, transform, after, AlbumentationsFunction.wrap)
+
+
+def _deformation(
+    caller: str,
+    before: Transform | None,
+    transform: Transform,
+    after: Transform | None,
+    adapt: Callable[[Transform], Function],
+) -> Deformation:
+    for name, argument in {"transform": transform, "before": before, "after": after}.items():
+        if not callable(argument) and (argument is not None or name == "transform"):
+            raise InputError(f"the {name} of {caller} must be callable with an image, got {argument!r}.")
+    preprocessing = [None if part is None else adapt(part) for part in (before, after)]
+    return SeededTransform(f"{caller}({_name(transform)})", preprocessing[0], adapt(transform), preprocessing[1])
 
 
 def _name(transform: Any) -> str:
@@ -71,46 +107,50 @@ def _name(transform: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Kornia:
-    """An augmentation of batches, given one image."""
+class KorniaFunction:
+    """An augmentation of batches as a function of one image."""
 
-    transform: Part
+    transform: Transform
 
     def __call__(self, image: Tensor) -> Tensor:
         result = self.transform(image[None])
         if not isinstance(result, Tensor) or len(result) != 1:
             got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-            raise InputError(f"{_name(self.transform)} must make one image of one, a tensor (1, C, H, W), got {got}.")
+            raise InputError(
+                f"{_name(self.transform)} must return one image for one image, a tensor (1, C, H, W), got {got}."
+            )
         return result[0]
 
 
 @dataclass(frozen=True)
-class Albumentations:
-    """A Compose, which alone can be given a seed, of arrays (H, W, C)."""
+class AlbumentationsFunction:
+    """An albumentations Compose, the only transform that takes a seed, as a function of a tensor."""
 
-    composed: Any
+    compose: Any
 
     @staticmethod
-    def of(transform: Part) -> Albumentations:
+    def wrap(transform: Transform) -> AlbumentationsFunction:
         try:
             import albumentations
-        except ImportError:
+        except ImportError as error:
             raise InputError(
-                "albumentations is not installed; install it, or this package with its extra: "
-                "pip install 'augmented-pattern-classification[adapters]'"
-            ) from None
+                "albumentations is not installed; run: pip install 'augmented-pattern-classification[adapters]'"
+            ) from error
         if not isinstance(transform, albumentations.BasicTransform | albumentations.BaseCompose):
             raise InputError(
-                f"from_albumentations takes transforms of albumentations, got {_name(transform)}; from_callable takes "
+                f"from_albumentations takes albumentations transforms, got {_name(transform)}; use from_callable for "
                 f"functions of tensors."
             )
-        own = copy.deepcopy(transform)  # the seeds of a decision are no business of the training that shares it
-        return Albumentations(own if isinstance(own, albumentations.Compose) else albumentations.Compose([own]))
+        # A copy, because seeding the caller's object would also affect the caller's training.
+        transform = copy.deepcopy(transform)
+        if not isinstance(transform, albumentations.Compose):
+            transform = albumentations.Compose([transform])
+        return AlbumentationsFunction(transform)
 
     def __call__(self, image: Tensor) -> Tensor:
-        self.composed.set_random_seed(int(np.random.randint(2**31)))
-        array = image.detach().cpu().permute(1, 2, 0).float().numpy()
-        result = self.composed(image=array)["image"]
-        if not isinstance(result, Tensor):  # unless ToTensorV2 made one
+        self.compose.set_random_seed(int(np.random.randint(2**31)))
+        array = image.detach().cpu().permute(1, 2, 0).float().numpy()  # (H, W, C)
+        result = self.compose(image=array)["image"]
+        if not isinstance(result, Tensor):  # ToTensorV2 returns a tensor
             result = torch.from_numpy(np.ascontiguousarray(result.reshape(*result.shape[:2], -1))).permute(2, 0, 1)
         return result.to(image.device)

@@ -1,4 +1,4 @@
-"""A transform whose randomness is its library's own, held to a seed: same seed, same result, whatever came before."""
+"""A transform that draws from global random generators, as a deformation: the same seed gives the same result."""
 
 from __future__ import annotations
 
@@ -17,120 +17,129 @@ from apac.randomness import seeding
 Function = Callable[[Tensor], Tensor]  # of one image (C, H, W)
 Shape = tuple[int, ...]
 
-TRIED = 8  # seeds with which a transform is tried twice before it is used
-# What each transform makes of images of a shape, as was seen when it was tried.
-_made: WeakKeyDictionary[Seeded, dict[Shape, Shape]] = WeakKeyDictionary()
+TRIAL_SEEDS = 8  # before its first use a transform runs twice with each of these seeds
+# For each transform, the output shape of each input shape that passed the trial.
+_output_shapes: WeakKeyDictionary[SeededTransform, dict[Shape, Shape]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
-class Seeds:
-    """Θ of a transform that draws for itself: what it draws follows from the seed."""
+class SeededParameters:
+    """The random numbers of a transform that draws them itself follow from the seed."""
 
-    seed: Tensor  # (n,) int64; torch's generator takes 32 bits of it, so that two of many may draw alike
+    seed: Tensor  # (n,) int64; torch uses 32 bits of it, so two of many may coincide
 
 
 @dataclass(frozen=True, eq=False)
-class Seeded(Deformation):
+class SeededTransform(Deformation):
     """A deformation by a function of one image that draws from the global generators of torch, numpy and Python.
 
-    Every image is given to it alone, after its own seed: a fresh draw for each, even where the library would share one
-    in a batch, and the same for an image whatever its neighbors. Nothing else may draw from them meanwhile.
+    Every image is transformed alone, after seeding: each has parameters of its own, even where the library shares them
+    in a batch, and the result does not depend on the other images. No other code may draw from the global generators
+    during the call.
     """
 
-    name: str  # as the call that made it prints
-    before: Function | None = field(repr=False)  # fixed
+    name: str  # the constructor call, for `repr` and error messages
+    before: Function | None = field(repr=False)  # deterministic
     function: Function = field(repr=False)
-    after: Function | None = field(repr=False)  # fixed
+    after: Function | None = field(repr=False)  # deterministic
 
-    def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> Seeds:
-        return Seeds(torch.randint(2**62, (n,), generator=generator, device=generator.device))
+    def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> SeededParameters:
+        return SeededParameters(torch.randint(2**62, (n,), generator=generator, device=generator.device))
 
-    def apply(self, images: Tensor, parameters: Seeds) -> Tensor:
+    def apply(self, images: Tensor, parameters: SeededParameters) -> Tensor:
         parameters = prepare(images, parameters)
         if not len(images):
             return images
         seeds = parameters.seed.expand(len(images)).tolist()
-        with seeding() as begin:
-            expected = self._try(images[0], begin)
-            each = [self._deform(image, seed, begin) for image, seed in zip(images, seeds, strict=True)]
-        for image in each:
-            self._check_shape(tuple(image.shape), expected)
-        return torch.stack(each)
+        with seeding() as seed_all:
+            expected = self._output_shape(images[0], seed_all)
+            results = [self._transform(image, seed, seed_all) for image, seed in zip(images, seeds, strict=True)]
+        for result in results:
+            self._check_shape(tuple(result.shape), expected)
+        return torch.stack(results)
 
     def preprocess(self, images: Tensor) -> Tensor:
         if not len(images):
             return images
-        with seeding() as begin:
-            made = self._try(images[0], begin)
-            each = [self._run(image, (self.before, self.after)) for image in images]
-        shape = tuple(each[0].shape)
-        if shape != made:
+        with seeding() as seed_all:
+            expected = self._output_shape(images[0], seed_all)
+            results = [self._run(image, (self.before, self.after)) for image in images]
+        shape = tuple(results[0].shape)
+        if shape != expected:
             raise InputError(
-                f"{self.name} makes {made} of images {tuple(images[0].shape)}, but without its random part, as plain "
-                f"prediction has it, {shape}; give a resize or a crop of fixed size by after=..."
+                f"{self.name} turns images {tuple(images[0].shape)} into {expected}, but without its random part, for "
+                f"the plain prediction, into {shape}; pass after=... with a resize or a crop of fixed size."
             )
-        return torch.stack(each)
+        return torch.stack(results)
 
-    def _deform(self, image: Tensor, seed: int, begin: Callable[[int], None]) -> Tensor:
-        begin(seed)
+    def _transform(self, image: Tensor, seed: int, seed_all: Callable[[int], None]) -> Tensor:
+        seed_all(seed)
         return self._run(image, (self.before, self.function, self.after))
 
-    def _run(self, image: Tensor, parts: tuple[Function | None, ...]) -> Tensor:
-        result: Any = image.clone()  # a part may work in place
+    def _run(self, image: Tensor, functions: tuple[Function | None, ...]) -> Tensor:
+        result: Any = image.clone()  # a function may work in place
         try:
-            for part in parts:
-                result = result if part is None else part(result)
+            for function in functions:
+                result = result if function is None else function(result)
         except InputError:
             raise
-        except Exception as error:  # other libraries refuse images in many ways
+        except Exception as error:  # libraries reject images with many types of exceptions
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise InputError(
-                f"{self.name} failed on a tensor of shape {tuple(image.shape)}: {reason.rstrip('.')}. It is given "
-                f"float images (C, H, W); leave out what turns files or arrays into tensors."
+                f"{self.name} failed on a tensor of shape {tuple(image.shape)}: {reason.rstrip('.')}. Its input is a "
+                f"float image (C, H, W); leave out transforms that convert files or arrays to tensors."
             ) from error
         if not isinstance(result, Tensor) or result.ndim != 3 or not result.is_floating_point():
             got = f"{result.dtype} {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
-            raise InputError(f"{self.name} must make a floating-point image (C, H, W), got {got}.")
+            raise InputError(f"{self.name} must return a floating-point image (C, H, W), got {got}.")
         return result.to(image.dtype)
 
-    def _try(self, image: Tensor, begin: Callable[[int], None]) -> Shape:
-        """The shape that it makes of such an image. A transform with a generator or a memory of its own is refused."""
-        known = _made.setdefault(self, {})
+    def _output_shape(self, image: Tensor, seed_all: Callable[[int], None]) -> Shape:
+        """The output shape for such images. The first call tries the transform, see `_try`."""
+        known = _output_shapes.setdefault(self, {})
         shape = tuple(image.shape)
         if shape not in known:
-            first, second = ([self._deform(image, seed, begin) for seed in range(TRIED)] for _ in range(2))
-            for one, other in zip(first, second, strict=True):
-                self._check_shape(tuple(one.shape), tuple(first[0].shape))
-                if one.shape != other.shape or not torch.equal(one.nan_to_num(), other.nan_to_num()):
-                    raise InputError(
-                        f"{self.name} makes another image of the same one with the same seed: it has randomness or a "
-                        f"memory of its own, which passes could not repeat; let it draw from torch's, numpy's or "
-                        f"Python's global generator."
-                    )
-            self._check_fixed(image, begin)
-            known[shape] = tuple(first[0].shape)
+            known[shape] = self._try(image, seed_all)
         return known[shape]
 
-    def _check_fixed(self, image: Tensor, begin: Callable[[int], None]) -> None:
-        each = []
-        for seed in range(TRIED):
-            begin(seed)
-            each.append(self._run(image, (self.before, self.after)))
-        if any(one.shape != each[0].shape or not torch.equal(one.nan_to_num(), each[0].nan_to_num()) for one in each):
+    def _try(self, image: Tensor, seed_all: Callable[[int], None]) -> Shape:
+        """Raise an error if the transform does not follow from the seed, because it has a generator or state of its
+        own, or if its output shape varies."""
+        first, second = ([self._transform(image, seed, seed_all) for seed in range(TRIAL_SEEDS)] for _ in range(2))
+        for a, b in zip(first, second, strict=True):
+            self._check_shape(tuple(a.shape), tuple(first[0].shape))
+            if not _equal(a, b):
+                raise InputError(
+                    f"{self.name} returns different images for the same image and seed: it has a random generator or "
+                    f"state of its own; let it draw from the global generator of torch, numpy or Python."
+                )
+        self._check_deterministic(image, seed_all)
+        return tuple(first[0].shape)
+
+    def _check_deterministic(self, image: Tensor, seed_all: Callable[[int], None]) -> None:
+        results = []
+        for seed in range(TRIAL_SEEDS):
+            seed_all(seed)
+            results.append(self._run(image, (self.before, self.after)))
+        if not all(_equal(result, results[0]) for result in results):
             raise InputError(
-                f"the before or after of {self.name} is random: give it a fixed resize or normalization, and put what "
-                f"is random into the transform."
+                f"before or after of {self.name} is random: pass a deterministic resize or normalization, and make the "
+                f"random part a part of the transform."
             )
 
     def _check_shape(self, shape: Shape, expected: Shape) -> None:
         if shape != expected:
             raise InputError(
-                f"{self.name} makes images of different shapes, {expected} and {shape}; add a resize or crop of fixed "
-                f"size by after=..."
+                f"{self.name} returns images of different shapes, {expected} and {shape}; pass after=... with a resize "
+                f"or a crop of fixed size."
             )
 
     def to_json(self) -> dict[str, Any]:
-        raise InputError(f"{self.name} is another library's and cannot be stored; give it to a Classifier.")
+        raise InputError(f"{self.name} is a transform of another library and cannot be stored; use a Classifier.")
 
     def __repr__(self) -> str:
         return self.name
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num())

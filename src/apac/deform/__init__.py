@@ -1,4 +1,4 @@
-"""Deformations: distributions over Θ, and u(x; Θ). All kinds are imported here, so that `from_json` knows them."""
+"""Deformations u(x; Θ). All kinds are imported here, so that `Deformation.from_json` finds them."""
 
 from apac.deform import presets
 from apac.deform.amplitude import Amplitude
@@ -10,6 +10,7 @@ from apac.deform.feature_dropout import FeatureDropout
 from apac.deform.flip import Flip
 from apac.deform.homography import Homography
 from apac.deform.jitter import Jitter
+from apac.deform.layer import DeformationLayer
 from apac.deform.per_class import PerClass
 from apac.deform.scale_shift import ScaleShift
 from apac.deform.thickness import Thickness
@@ -20,6 +21,7 @@ __all__ = [
     "Color",
     "Compose",
     "Deformation",
+    "DeformationLayer",
     "Elastic",
     "FeatureDropout",
     "Flip",

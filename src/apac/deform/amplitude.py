@@ -1,4 +1,4 @@
-"""Amplitude: a series grows or shrinks, each channel by a factor of its own."""
+"""Random amplitude of each channel of a time series."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.deform.base import Deformation, prepare, same_shape
+from apac.deform.base import Deformation, check_same_shape, prepare
 from apac.validation import validate_number
 
 
@@ -18,7 +18,12 @@ class AmplitudeParameters:
 
 @dataclass(frozen=True)
 class Amplitude(Deformation):
-    """Multiplies each channel by exp(N(0, std²)): as often up as down."""
+    """Multiply each channel by a random factor exp(N(0, std²)), whose median is 1.
+
+    >>> import torch, apac
+    >>> apac.Amplitude(0.1)(torch.ones(8, 2, 1, 50), generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([8, 2, 1, 50])
+    """
 
     std: float = 0.1
 
@@ -31,5 +36,5 @@ class Amplitude(Deformation):
 
     def apply(self, images: Tensor, parameters: AmplitudeParameters) -> Tensor:
         parameters = prepare(images, parameters)
-        same_shape(images[..., :1, :1], parameters.factor)
+        check_same_shape(images[..., :1, :1], parameters.factor)
         return images * parameters.factor.to(images.dtype)

@@ -1,4 +1,4 @@
-"""What a deformation is: a distribution over Θ, and a pure function u(x; Θ)."""
+"""What a deformation is: a distribution over parameters Θ, and a pure function u(x; Θ)."""
 
 from __future__ import annotations
 
@@ -11,30 +11,77 @@ from torch import Tensor
 
 from apac import trees
 from apac.errors import InputError
-from apac.trees import Draw
+from apac.trees import Tree
 
 
 class Deformation(ABC):
-    """u(x; Θ). A kind of one's own is a frozen dataclass that overrides `sample` and `apply`, nothing else.
+    """A random deformation u(x; Θ).
 
-    As frozen dataclasses, deformations compare equal, hash, and print as the call that makes them. Constructor
-    arguments are numbers, strings, tuples and other deformations, so that a run can store them as JSON.
+    To define a kind of your own, write a frozen dataclass that overrides `sample` and `apply`, nothing else.
+
+    Deformations compare equal, hash, pickle, and print as the call that creates them. Their constructor arguments are
+    numbers, strings, tuples and other deformations, so that a run can store them as JSON.
+
+    >>> from dataclasses import dataclass
+    >>> import torch, apac
+    >>> @dataclass(frozen=True)
+    ... class Brightness(apac.Deformation):
+    ...     std: float = 0.1
+    ...
+    ...     def sample(self, n, image_shape, *, generator):
+    ...         return self.std * torch.randn(n, 1, 1, 1, generator=generator)
+    ...
+    ...     def apply(self, images, parameters):
+    ...         return images + parameters
+    >>> u = apac.Compose(Brightness(0.2), apac.Flip())
+    >>> u(torch.rand(8, 3, 32, 32), generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([8, 3, 32, 32])
     """
 
     @abstractmethod
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> Any:
-        """Draw Θ n times for images of shape (C, H, W). All randomness is here."""
+        """Sample n parameters for images of shape (C, H, W). All randomness is here.
+
+        Returns a frozen dataclass (or a tensor, or a tuple) of tensors with leading dimension n.
+        """
 
     @abstractmethod
     def apply(self, images: Tensor, parameters: Any) -> Tensor:
-        """Deform images (N, C, H, W), each by its own row of the parameters, or all by a single row.
+        """Deform images (N, C, H, W) by N parameters, one for each image, or by one for all images.
 
-        Pure: same input, same output, and the input stays as it is. Where nothing changes the result may be the input.
+        Pure: the same input gives the same output, and the input is not modified. The output may be the input itself
+        if nothing changes.
         """
 
+    def __call__(self, images: Tensor, *, generator: torch.Generator, labels: Tensor | int | None = None) -> Tensor:
+        """Deform each image by fresh parameters, for a training loop of your own.
+
+        Takes a batch (N, C, H, W) with labels (N,), or a single image (C, H, W) with its label. Only class-distinctive
+        deformations (`PerClass`) use the labels; all others ignore them.
+        """
+        if images.ndim not in (3, 4):
+            raise InputError(
+                f"images must be a batch (N, C, H, W) or one image (C, H, W), got the shape {tuple(images.shape)}."
+            )
+        batch = images if images.ndim == 4 else images[None]
+        n, channels, height, width = batch.shape
+        if labels is not None:
+            labels = torch.as_tensor(labels).reshape(-1)
+        parameters = self._sample_for(labels, n, (channels, height, width), generator)
+        virtual = self.apply(batch, parameters)
+        return virtual if images.ndim == 4 else virtual[0]
+
+    def _sample_for(
+        self, labels: Tensor | None, n: int, image_shape: tuple[int, int, int], generator: torch.Generator
+    ) -> Any:
+        """Parameters for n images with these labels (n,), which class-distinctive deformations alone use."""
+        return self.sample(n, image_shape, generator=generator)
+
     def preprocess(self, images: Tensor) -> Tensor:
-        """What every image goes through whatever Θ is, such as a normalization: here nothing. The plain prediction is
-        that of these images."""
+        """The part of `apply` that does not depend on the parameters, such as a normalization. Default: no change.
+
+        The plain prediction is that of the preprocessed images.
+        """
         return images
 
     @property
@@ -55,34 +102,36 @@ class Deformation(ABC):
             )
 
     def to_json(self) -> dict[str, Any]:
-        """The call that makes this deformation, as something `json.dumps` takes."""
+        """The constructor call as a JSON object."""
         if not is_dataclass(self):
             raise InputError(f"{type(self).__name__} must be a frozen dataclass, so that a run can store it.")
         return {"kind": _name(type(self)), **{f.name: _to_json(getattr(self, f.name)) for f in fields(self)}}
 
     @classmethod
-    def from_json(cls, form: dict[str, Any]) -> Deformation:
-        """The deformation that `to_json` wrote, of any kind that is defined by now."""
-        if not isinstance(form, dict) or "kind" not in form:
-            raise InputError(f'a deformation in JSON is an object with a "kind", got {form!r}.')
-        kind = _kinds().get(form["kind"])
+    def from_json(cls, payload: dict[str, Any]) -> Deformation:
+        """The deformation that `to_json` describes, of any kind whose module has been imported."""
+        if not isinstance(payload, dict) or "kind" not in payload:
+            raise InputError(f'a deformation in JSON is an object with a "kind", got {payload!r}.')
+        kind = _kinds().get(payload["kind"])
         if kind is None:
             raise InputError(
-                f"the deformation {form['kind']!r} is not defined; import the module that defines it first."
+                f"the deformation {payload['kind']!r} is not defined; import the module that defines it first."
             )
-        arguments = {name: _from_json(value) for name, value in form.items() if name != "kind"}
+        arguments = {name: _from_json(value) for name, value in payload.items() if name != "kind"}
         try:
             return kind._from_arguments(arguments)
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"the deformation {form['kind']!r} cannot be made from {form!r}: {error}.") from error
+            raise InputError(
+                f"the deformation {payload['kind']!r} cannot be constructed from {payload!r}: {error}."
+            ) from error
 
     @classmethod
     def _from_arguments(cls, arguments: dict[str, Any]) -> Deformation:
         return cls(**arguments)
 
 
-def prepare(images: Tensor, parameters: Draw) -> Draw:
-    """What every `apply` of this package does first: check its input, bring the parameters to its device."""
+def prepare(images: Tensor, parameters: Tree) -> Tree:
+    """Check the arguments of `apply` and move the parameters to the device of the images."""
     if images.ndim != 4 or not images.is_floating_point() or not images.shape[1:].numel():
         raise InputError(
             f"images must be a floating-point tensor of shape (N, C, H, W), got {images.dtype} of shape "
@@ -94,29 +143,30 @@ def prepare(images: Tensor, parameters: Draw) -> Draw:
     return trees.to_device(parameters, images.device)
 
 
-def same_shape(images: Tensor, parameters: Tensor) -> None:
-    """Refuse parameters that were drawn for images of another shape."""
+def check_same_shape(images: Tensor, parameters: Tensor) -> None:
+    """Raise an error if the parameters were sampled for images of another shape."""
     if parameters.shape[1:] != images.shape[1:]:
         raise InputError(
-            f"these parameters were drawn for the shape {tuple(parameters.shape[1:])}; draw them for "
+            f"these parameters were sampled for the shape {tuple(parameters.shape[1:])}; sample them for "
             f"{tuple(images.shape[1:])}."
         )
 
 
 def _kinds() -> dict[str, type[Deformation]]:
-    """Every kind that is defined by now; of two with the same name the later."""
-    found: dict[str, type[Deformation]] = {}
+    """All subclasses by name; if two have the same name, the later definition."""
+    kinds: dict[str, type[Deformation]] = {}
     pending: list[type[Deformation]] = [*Deformation.__subclasses__()]
     for kind in pending:
         pending.extend(kind.__subclasses__())
-        found[_name(kind)] = kind
-    return found
+        kinds[_name(kind)] = kind
+    return kinds
 
 
 def _name(kind: type[Deformation]) -> str:
-    """Kinds of this package go by their name alone; others by their module too, so that none takes another's place."""
-    own = kind.__module__.startswith("apac.deform.")
-    return kind.__name__ if own else f"{kind.__module__}.{kind.__qualname__}"
+    """The class name for kinds of this package; with the module for all others, so that they cannot replace a kind of
+    this package."""
+    built_in = kind.__module__.startswith("apac.deform.")
+    return kind.__name__ if built_in else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _to_json(value: Any) -> Any:
@@ -126,7 +176,9 @@ def _to_json(value: Any) -> Any:
         return [_to_json(item) for item in value]
     if value is None or isinstance(value, str | int | float):
         return value
-    raise InputError(f"a deformation is stored by numbers, strings, tuples and deformations, got {value!r}.")
+    raise InputError(
+        f"the arguments of a deformation must be numbers, strings, tuples or deformations to be stored, got {value!r}."
+    )
 
 
 def _from_json(value: Any) -> Any:

@@ -21,10 +21,16 @@ class ColorParameters:
 
 @dataclass(frozen=True)
 class Color(Deformation):
-    """pixel → pixel^γ + cast of its channel, for pixels in [0, 1].
+    """Gamma correction and color cast, pixel → pixel^γ + cast, for pixels in [0, 1].
 
-    ln γ is uniform between the logarithms of the range, so that darker and lighter are alike; the cast of each channel
-    is N(0, cast²). The result is cut to [0, 1]. The paper names both and gives no number: the defaults are mild.
+    ln γ is uniform between the logarithms of the range `gamma`, so that darkening and lightening are equally likely.
+    The cast of each channel is N(0, cast²). The result is clamped to [0, 1]. The paper gives no values; the defaults
+    are mild.
+
+    >>> import torch, apac
+    >>> u = apac.Color(gamma=(0.8, 1.25), cast=0.05)
+    >>> u(torch.rand(8, 3, 32, 32), generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([8, 3, 32, 32])
     """
 
     gamma: tuple[float, float] = (2 / 3, 3 / 2)
@@ -36,16 +42,16 @@ class Color(Deformation):
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ColorParameters:
         low, high = math.log(self.gamma[0]), math.log(self.gamma[1])
-        theta = torch.rand(n, generator=generator, device=generator.device)
+        uniform = torch.rand(n, generator=generator, device=generator.device)
         noise = torch.randn(n, image_shape[0], generator=generator, device=generator.device)
-        return ColorParameters(torch.exp(low + (high - low) * theta), self.cast * noise)
+        return ColorParameters(torch.exp(low + (high - low) * uniform), self.cast * noise)
 
     def apply(self, images: Tensor, parameters: ColorParameters) -> Tensor:
         parameters = prepare(images, parameters)
         if parameters.cast.shape[1] != images.shape[1]:
             raise InputError(
-                f"these color parameters were drawn for {parameters.cast.shape[1]} channels; "
-                f"draw them for {images.shape[1]}."
+                f"these color parameters were sampled for {parameters.cast.shape[1]} channels; "
+                f"sample them for {images.shape[1]}."
             )
         gamma = parameters.gamma.to(images.dtype)[:, None, None, None]
         cast = parameters.cast.to(images.dtype)[:, :, None, None]

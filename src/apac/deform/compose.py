@@ -1,4 +1,4 @@
-"""Several deformations as one; consecutive geometric kinds become ONE resampling."""
+"""Several deformations as one; consecutive geometric kinds share one resampling."""
 
 from __future__ import annotations
 
@@ -9,28 +9,35 @@ import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation, prepare
-from apac.deform.cpu import by_tiles
+from apac.deform.cpu import apply_in_tiles
 from apac.deform.per_class import PerClass
 from apac.deform.thickness import Thickness
-from apac.deform.warp import Geometric, resample, share
+from apac.deform.warp import Geometric, can_share_resampling, resample
 from apac.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
 class ComposeParameters:
-    parts: tuple[Any, ...]  # one draw for each part, in order
+    parts: tuple[Any, ...]  # the parameters of each part, in order
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Compose(Deformation):
-    """Deformations applied one after another. `Compose()` is the identity.
+    """Deformations applied in sequence. `Compose()` is the identity.
 
-    Neighbors that only move pixels, and agree on what lies outside the image, share one interpolation: two would blur
-    twice. See `warp.warp` for how their coordinates combine.
+    Consecutive parts that only move pixels and agree on the padding share one interpolation, because two would blur
+    twice. See `apac.deform.warp.warp` for how their coordinates combine.
+
+    >>> import torch, apac
+    >>> u = apac.Compose(apac.Homography(std=0.1), apac.Elastic(sigma=6.0, alpha=38.0), apac.Thickness())
+    >>> parameters = u.sample(64, (1, 28, 28), generator=torch.Generator().manual_seed(0))
+    >>> u.apply(torch.rand(64, 1, 28, 28), parameters).shape
+    torch.Size([64, 1, 28, 28])
     """
 
     parts: tuple[Deformation, ...]
-    _groups: ClassVar[list[tuple[list[Any], Thickness | None]]]  # of the instance; no field of what it is
+    # Derived from the parts. A ClassVar, because it is not a dataclass field and takes no part in comparisons.
+    _groups: ClassVar[list[tuple[list[Any], Thickness | None]]]
 
     def __init__(self, *parts: Deformation) -> None:
         flat: list[Deformation] = []
@@ -43,7 +50,7 @@ class Compose(Deformation):
                 )
             flat.extend(part.parts if isinstance(part, Compose) else [part])
         object.__setattr__(self, "parts", tuple(flat))
-        object.__setattr__(self, "_groups", _groups(flat))
+        object.__setattr__(self, "_groups", _group(flat))
 
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.parts))})"
@@ -53,16 +60,16 @@ class Compose(Deformation):
         return cls(*arguments["parts"])
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ComposeParameters:
-        parts = []
+        parameters = []
         for part in self.parts:
-            parts.append(part.sample(n, image_shape, generator=generator))
-            if type(part).preprocess is not Deformation.preprocess:  # such as a resize
+            parameters.append(part.sample(n, image_shape, generator=generator))
+            if type(part).preprocess is not Deformation.preprocess:  # it may resize the images
                 _, channels, height, width = part.preprocess(torch.zeros(1, *image_shape)).shape
                 image_shape = (channels, height, width)
-        return ComposeParameters(tuple(parts))
+        return ComposeParameters(tuple(parameters))
 
     def apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
-        return by_tiles(self._apply, images, prepare(images, parameters))
+        return apply_in_tiles(self._apply, images, prepare(images, parameters))
 
     def preprocess(self, images: Tensor) -> Tensor:
         for part in self.parts:
@@ -73,24 +80,24 @@ class Compose(Deformation):
         start = 0
         for group, thickness in self._groups:
             stop = start + len(group) + (thickness is not None)
-            draws = parameters.parts[start:stop]
+            group_parameters = parameters.parts[start:stop]
             if isinstance(group[0], Geometric):
-                images = resample(group, images, draws, thickness)
+                images = resample(group, images, group_parameters, thickness)
             else:
-                images = group[0].apply(images, draws[0])
+                images = group[0].apply(images, group_parameters[0])
             start = stop
         return images
 
 
-def _groups(parts: list[Deformation]) -> list[tuple[list[Any], Thickness | None]]:
-    """The parts in order, those that share a resampling together, with the thickness that follows it."""
+def _group(parts: list[Deformation]) -> list[tuple[list[Any], Thickness | None]]:
+    """Group consecutive parts that share a resampling, with the Thickness that follows it, if any."""
     groups: list[tuple[list[Any], Thickness | None]] = []
     for part in parts:
         group, thickness = groups[-1] if groups else ([], None)
-        open_ = bool(group) and isinstance(group[0], Geometric) and thickness is None
-        if open_ and isinstance(part, Geometric) and share(group, part):
+        extendable = bool(group) and isinstance(group[0], Geometric) and thickness is None
+        if extendable and isinstance(part, Geometric) and can_share_resampling(group, part):
             group.append(part)
-        elif open_ and type(part) is Thickness:
+        elif extendable and type(part) is Thickness:
             groups[-1] = (group, part)
         else:
             groups.append(([part], None))

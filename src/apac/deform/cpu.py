@@ -1,4 +1,4 @@
-"""When the CPU kernels are used, and how images are shared among the threads."""
+"""When the CPU kernels are used, and how images are distributed over the threads."""
 
 from __future__ import annotations
 
@@ -15,49 +15,50 @@ from torch import Tensor
 from apac import trees
 from apac.inference.workers import worker_pool
 
-TILE = (128, 1024)  # images, at least and at most: large enough to hide the calls, small enough to stay at hand
-_by_torch_alone = False
+# Images per tile: enough to amortize the call overhead, few enough to stay in the cache.
+MIN_TILE, MAX_TILE = 128, 1024
+_kernels_enabled = True
 
 
-def kernels(images: Tensor, parameters: Any = ()) -> Any | None:
-    """The module of CPU kernels for images on the CPU; None for others, and where gradients must pass."""
-    if _by_torch_alone or images.device.type != "cpu":
+def kernels_for(images: Tensor, parameters: Any = ()) -> Any | None:
+    """The module of CPU kernels, or None if images are not on the CPU, need gradients, or numba is not available."""
+    if not _kernels_enabled or images.device.type != "cpu":
         return None
     if torch.is_grad_enabled() and (images.requires_grad or trees.requires_grad(parameters)):
         return None
-    return _kernels()
+    return _load_kernels()
 
 
 @contextmanager
 def torch_path() -> Iterator[None]:
-    """Without kernels for the while, in all threads: to compare the two."""
-    global _by_torch_alone
-    _by_torch_alone = True
+    """Use torch instead of the kernels within the context, in all threads, for comparisons."""
+    global _kernels_enabled
+    _kernels_enabled = False
     try:
         yield
     finally:
-        _by_torch_alone = False
+        _kernels_enabled = True
 
 
 @lru_cache(maxsize=1)
-def _kernels() -> Any | None:
+def _load_kernels() -> Any | None:
     try:
         return import_module("apac.deform.kernels")
-    except Exception as error:  # a numba that does not fit its numpy or Python fails in many ways
-        logging.getLogger("apac").warning("deforming by torch, which is slower: numba cannot be used (%s).", error)
+    except Exception as error:  # a numba that is incompatible with numpy or Python fails in many ways
+        logging.getLogger("apac").warning("numba cannot be used (%s); torch deforms instead, more slowly.", error)
         return None
 
 
-def by_tiles(apply: Callable[[Tensor, Any], Tensor], images: Tensor, parameters: Any) -> Tensor:
-    """apply(images, parameters), on the CPU by tiles of images that the threads share."""
-    size = min(max(-(-len(images) // torch.get_num_threads()), TILE[0]), TILE[1])
-    if len(images) <= size or kernels(images, parameters) is None:
+def apply_in_tiles(apply: Callable[[Tensor, Any], Tensor], images: Tensor, parameters: Any) -> Tensor:
+    """apply(images, parameters), computed on the CPU in tiles of images, in parallel."""
+    size = min(max(-(-len(images) // torch.get_num_threads()), MIN_TILE), MAX_TILE)
+    if len(images) <= size or kernels_for(images, parameters) is None:
         return apply(images, parameters)
     shared = trees.size(parameters) == 1
 
-    def work(start: int) -> Tensor:
+    def apply_to_tile(start: int) -> Tensor:
         tile = slice(start, start + size)
         return apply(images[tile], parameters if shared else trees.rows(parameters, tile))
 
-    with worker_pool() as threads:
-        return torch.cat(list(threads.map(work, range(0, len(images), size))))
+    with worker_pool() as workers:
+        return torch.cat(list(workers.map(apply_to_tile, range(0, len(images), size))))

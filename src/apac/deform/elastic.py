@@ -14,7 +14,7 @@ from apac.deform.warp import Flow, Padding, warp
 from apac.errors import InputError
 from apac.validation import validate_number, validate_padding, validate_positive
 
-CUT = 4.0  # the Gaussian filter ends at this many standard deviations
+TRUNCATE = 4.0  # the Gaussian filter ends at this many standard deviations, as in scipy.ndimage
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,10 +24,16 @@ class ElasticParameters:
 
 @dataclass(frozen=True)
 class Elastic(Deformation):
-    """Every pixel is shown from a place that a smooth random field displaces.
+    """A smooth random displacement of every pixel.
 
-    Per axis: uniform(-1, 1) noise a pixel, filtered by a normalized Gaussian of `sigma` pixels (zero outside the
-    image), times `alpha`, is the displacement in pixels.
+    Per axis: uniform(-1, 1) noise in each pixel, filtered by a normalized Gaussian of `sigma` pixels (zero outside the
+    image), times `alpha`, is the displacement in pixels. `padding` is the value shown outside the image, or "edge" to
+    repeat the edge pixels.
+
+    >>> import torch, apac
+    >>> u = apac.Elastic(sigma=6.0, alpha=38.0)
+    >>> u(torch.rand(8, 1, 28, 28), generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([8, 1, 28, 28])
     """
 
     sigma: float = 6.0
@@ -51,8 +57,8 @@ class Elastic(Deformation):
         noise = parameters.noise
         if noise.shape[-2:] != (height, width):
             raise InputError(
-                f"these elastic parameters were drawn for images of {noise.shape[-2]} × {noise.shape[-1]} pixels; "
-                f"draw them for {height} × {width}."
+                f"these elastic parameters were sampled for images of {noise.shape[-2]} × {noise.shape[-1]} pixels; "
+                f"sample them for {height} × {width}."
             )
         rows, columns = _filter(height, self.sigma, self.alpha), _filter(width, self.sigma, 1.0)
         return Flow(displacement=rows.to(noise) @ noise @ columns.to(noise))
@@ -64,8 +70,11 @@ def _filter(length: int, sigma: float, scale: float) -> Tensor:
 
 
 def gaussian_matrix(length: int, sigma: float) -> Tensor:
-    """The filter along one axis as a symmetric (length, length) matrix: on small images a product beats a filter."""
-    radius = int(CUT * sigma + 0.5)
+    """The filter along one axis as a symmetric (length, length) matrix.
+
+    On small images a matrix product is faster than a convolution.
+    """
+    radius = int(TRUNCATE * sigma + 0.5)
     taps = torch.exp(-0.5 * (torch.arange(-radius, radius + 1, dtype=torch.float64) / sigma) ** 2)
     distance = (torch.arange(length)[:, None] - torch.arange(length)).abs()
     matrix = torch.exp(-0.5 * (distance.double() / sigma) ** 2) / taps.sum()

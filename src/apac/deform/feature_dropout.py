@@ -1,4 +1,4 @@
-"""Feature dropout: some numbers of a vector are lost."""
+"""Feature dropout: replace random elements of a vector."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.deform.base import Deformation, prepare, same_shape
+from apac.deform.base import Deformation, check_same_shape, prepare
 from apac.validation import validate_number
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureDropoutParameters:
-    lost: Tensor  # (n, C, H, W) bool
+    dropped: Tensor  # (n, C, H, W) bool
 
 
 @dataclass(frozen=True)
 class FeatureDropout(Deformation):
-    """Each number becomes `value` with probability p, independently; 0 is the mean of a standardized feature."""
+    """Replace each element by `value` with probability p, independently.
+
+    The default value 0 is the mean of a standardized feature.
+
+    >>> import torch, apac
+    >>> apac.FeatureDropout(p=1.0)(torch.ones(1, 1, 3), generator=torch.Generator().manual_seed(0))
+    tensor([[[0., 0., 0.]]])
+    """
 
     p: float = 0.1
     value: float = 0.0
@@ -36,5 +43,5 @@ class FeatureDropout(Deformation):
 
     def apply(self, images: Tensor, parameters: FeatureDropoutParameters) -> Tensor:
         parameters = prepare(images, parameters)
-        same_shape(images, parameters.lost)
-        return torch.where(parameters.lost, self.value, images)
+        check_same_shape(images, parameters.dropped)
+        return torch.where(parameters.dropped, self.value, images)

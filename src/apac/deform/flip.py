@@ -1,4 +1,4 @@
-"""Side-flipping (paper, Deformation on CIFAR-10)."""
+"""Horizontal flip (paper, Deformation on CIFAR-10)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ class FlipParameters:
 
 @dataclass(frozen=True)
 class Flip(Deformation):
-    """Left and right change places with this probability."""
+    """Flip images horizontally with a given probability.
+
+    >>> import torch, apac
+    >>> apac.Flip(1.0)(torch.tensor([[[1.0, 2.0, 3.0]]]), generator=torch.Generator().manual_seed(0))
+    tensor([[[3., 2., 1.]]])
+    """
 
     probability: float = 0.5
 
@@ -28,7 +33,7 @@ class Flip(Deformation):
 
     @property
     def padding(self) -> None:
-        """A flip never looks beyond the image."""
+        """A flip shows no point outside the image."""
         return None
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> FlipParameters:

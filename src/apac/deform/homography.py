@@ -22,14 +22,19 @@ class HomographyParameters:
 class Homography(Deformation):
     """A projective map H whose eight free elements are Gaussian around the identity.
 
-    H11, H22 ~ N(1, std²), the other six ~ N(0, std²), or N(0, shear²) for H12 and H21, which rotate and shear.
-    Coordinates span [-1, 1] over the image, pixel edges included, with the origin at its center; H takes the output to
-    the input.
+    H11, H22 ~ N(1, std²); H12, H21, which rotate and shear, ~ N(0, shear²); the other four ~ N(0, std²).
+    Coordinates span [-1, 1] over the image, pixel edges included, with the origin at its center; H maps the output to
+    the input. `padding` is the value shown outside the image, or "edge" to repeat the edge pixels.
+
+    >>> import torch, apac
+    >>> u = apac.Homography(std=0.1)
+    >>> u(torch.rand(8, 1, 28, 28), generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([8, 1, 28, 28])
     """
 
     std: float = 0.1
     padding: Padding = 0.0
-    shear: float | None = None  # std, where it is None
+    shear: float | None = None  # None: the same as std
 
     def __post_init__(self) -> None:
         validate_number(self, "std", minimum=0)
@@ -44,8 +49,8 @@ class Homography(Deformation):
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> HomographyParameters:
         noise = torch.randn(n, 9, generator=generator, device=generator.device)
         shear = self.std if self.shear is None else self.shear
-        identity, spread = _around_identity(self.std, shear, generator.device)
-        return HomographyParameters(identity + (spread * noise).view(n, 3, 3))
+        mean, std = _mean_and_std(self.std, shear, generator.device)
+        return HomographyParameters(mean + (std * noise).view(n, 3, 3))
 
     def apply(self, images: Tensor, parameters: HomographyParameters) -> Tensor:
         return warp(images, [self], [parameters])
@@ -58,7 +63,7 @@ class Homography(Deformation):
 
 
 @lru_cache(maxsize=8)
-def _around_identity(std: float, shear: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The mean (3, 3) and the standard deviation (9,) of the elements, made once: a draw of one Θ is short."""
-    spread = [[std, shear, std], [shear, std, std], [std, std, 0.0]]  # H33 = 1
-    return torch.eye(3, device=device), torch.tensor(spread, device=device).flatten()
+def _mean_and_std(std: float, shear: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The mean (3, 3) and the standard deviation (9,) of the elements, cached because the rest of `sample` is fast."""
+    elements = [[std, shear, std], [shear, std, std], [std, std, 0.0]]  # H33 = 1
+    return torch.eye(3, device=device), torch.tensor(elements, device=device).flatten()

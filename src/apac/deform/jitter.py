@@ -1,4 +1,4 @@
-"""Gaussian jitter: noise on every number, of vectors, series or images."""
+"""Additive Gaussian noise, for vectors, time series or images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apac.deform.base import Deformation, prepare, same_shape
+from apac.deform.base import Deformation, check_same_shape, prepare
 from apac.validation import validate_number
 
 
@@ -18,7 +18,12 @@ class JitterParameters:
 
 @dataclass(frozen=True)
 class Jitter(Deformation):
-    """Adds N(0, std²) to every number, independently."""
+    """Add independent Gaussian noise N(0, std²) to every element.
+
+    >>> import torch, apac
+    >>> apac.Jitter(0.1)(torch.zeros(8, 1, 1, 4), generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([8, 1, 1, 4])
+    """
 
     std: float = 0.1
 
@@ -30,5 +35,5 @@ class Jitter(Deformation):
 
     def apply(self, images: Tensor, parameters: JitterParameters) -> Tensor:
         parameters = prepare(images, parameters)
-        same_shape(images, parameters.noise)
+        check_same_shape(images, parameters.noise)
         return images + parameters.noise.to(images.dtype)

@@ -1,7 +1,7 @@
-"""CPU kernels: the same results as the torch path, only faster.
+"""CPU kernels: the same results as the torch path, faster.
 
-Images come as contiguous (N, C, H·W) arrays. Each kernel works in the calling thread and lets others run; `by_tiles`
-gives every thread its own images. Compiled when first used, once for each machine: numba keeps the result on disk.
+Images are contiguous (N, C, H·W) arrays. A kernel runs in the calling thread and releases the GIL; `apply_in_tiles`
+distributes the images over threads. Kernels are compiled at first use; numba caches the machine code on disk.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-# Fused multiplication and addition, and a blind eye to the sign of zero; NaN and infinities stay what they are.
+# Fused multiply-add is allowed and the sign of zero ignored; NaN and infinities keep their meaning.
 _compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nsz"})
 
 
 @_compiled
 def noise(keys: Any, out: Any) -> None:
-    """Uniform numbers in [-1, 1), (n, count), each row from its own key (n, 2); see `apac.deform.noise`."""
+    """Uniform noise in [-1, 1), out (n, count), one key (n, 2) per row; see `apac.deform.noise`."""
     for i in range(out.shape[0]):
         first, second, row = np.uint32(keys[i, 0]), np.uint32(keys[i, 1]), out[i]
         for j in range(out.shape[1]):
-            # numba widens a product of 32 bits; only its lower 32 are meant
+            # numba widens a 32-bit product to 64 bits; keep the lower 32
             x = np.uint32(first + np.uint32(j))
             x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D))
             x = np.uint32((x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B))
@@ -45,122 +45,122 @@ def warp(
     size: int,
     out: Any,
 ) -> None:
-    """Bilinear interpolation at matrix (n, 3, 3) of the output's coordinates plus displacement (n, 2, H·W), and then
+    """Interpolate bilinearly at matrix (n, 3, 3) of the output coordinates plus displacement (n, 2, H·W), then apply
     the `thickness` of change (n,).
 
-    Any n may be 1, for all images: places and weights that are the same for all are computed once.
+    Each n is 1 or N. If all are 1, the interpolation weights are computed once for all images.
     """
     number = images.dtype.type
-    pixels, across = height * width, width + 3
+    pixels, stride = height * width, width + 3
     x, y = np.empty(pixels, images.dtype), np.empty(pixels, images.dtype)
     for p in range(pixels):
         x[p], y[p] = number(p % width - (width - 1) / 2), number(p // width - (height - 1) / 2)
-    # A border of one pixel around the image, two after it, so that four neighbors are always there.
-    padded = np.full((height + 3) * across, number(background))
-    place = np.empty(pixels, np.int32)  # of the upper left of the four
-    right, down = np.empty(pixels, images.dtype), np.empty(pixels, images.dtype)  # how far from it
+    # A border of one pixel before and two after the image, so that all four neighbors always exist.
+    padded = np.full((height + 3) * stride, number(background))
+    index = np.empty(pixels, np.int32)  # of the upper left neighbor
+    right, down = np.empty(pixels, images.dtype), np.empty(pixels, images.dtype)  # distance from it
     zero, one, last_x, last_y = number(0), number(1), number(width + 1), number(height + 1)
-    middle_x, middle_y = number((width - 1) / 2 + 1), number((height - 1) / 2 + 1)
-    room = _room(images, size, height, width)
+    center_x, center_y = number((width - 1) / 2 + 1), number((height - 1) / 2 + 1)
+    buffers = _morphology_buffers(images, size, height, width)
     for i in range(images.shape[0]):
         if i == 0 or len(matrix) > 1 or len(displacement) > 1:
             m = matrix[min(i, len(matrix) - 1)]
             m00, m01, m02 = m[0, 0], m[0, 1], m[0, 2]
             m10, m11, m12 = m[1, 0], m[1, 1], m[1, 2]
             m20, m21, m22 = m[2, 0], m[2, 1], m[2, 2]
-            aside = displacement[min(i, len(displacement) - 1)]
-            aside_x, aside_y = aside[0], aside[1]
+            d = displacement[min(i, len(displacement) - 1)]
+            dx, dy = d[0], d[1]
             for p in range(pixels):
                 scale = one / (m20 * x[p] + m21 * y[p] + m22)
-                u = (m00 * x[p] + m01 * y[p] + m02) * scale + aside_x[p] + middle_x
-                v = (m10 * x[p] + m11 * y[p] + m12) * scale + aside_y[p] + middle_y
-                # Nothing is seen beyond the border; NaN, where a projective map divides 0 by 0, goes there too.
+                u = (m00 * x[p] + m01 * y[p] + m02) * scale + dx[p] + center_x
+                v = (m10 * x[p] + m11 * y[p] + m12) * scale + dy[p] + center_y
+                # Outside the border only padding is visible. NaN (0 / 0 in a projective map) goes there too.
                 u = u if u < last_x else last_x
                 v = v if v < last_y else last_y
                 u = u if u > zero else zero
                 v = v if v > zero else zero
                 left, top = np.int32(u), np.int32(v)
                 right[p], down[p] = u - number(left), v - number(top)
-                place[p] = top * np.int32(across) + left
+                index[p] = top * np.int32(stride) + left
         for c in range(images.shape[1]):
             image, result = images[i, c], out[i, c]
             for row in range(height):
-                start, inside = row * width, (row + 1) * across + 1
+                start, inside = row * width, (row + 1) * stride + 1
                 for column in range(width):
                     padded[inside + column] = image[start + column]
             if edge:
-                _repeat_edge(padded, height, across)
+                _repeat_edge(padded, height, stride)
             for p in range(pixels):
-                # unsigned, or numba would look for negative indices
-                above = np.uint64(place[p])
-                below = above + np.uint64(across)
-                a, b = padded[above], padded[above + np.uint64(1)]
-                d, e = padded[below], padded[below + np.uint64(1)]
-                upper = (one - right[p]) * a + right[p] * b
-                lower = (one - right[p]) * d + right[p] * e
+                # unsigned, so that numba does not check for negative indices
+                above = np.uint64(index[p])
+                below = above + np.uint64(stride)
+                upper_left, upper_right = padded[above], padded[above + np.uint64(1)]
+                lower_left, lower_right = padded[below], padded[below + np.uint64(1)]
+                upper = (one - right[p]) * upper_left + right[p] * upper_right
+                lower = (one - right[p]) * lower_left + right[p] * lower_right
                 result[p] = (one - down[p]) * upper + down[p] * lower
-            _morph(result, change[min(i, len(change) - 1)], size, height, width, room)
+            _morph(result, change[min(i, len(change) - 1)], size, height, width, buffers)
 
 
 @_compiled
-def _repeat_edge(padded: Any, height: int, across: int) -> None:
+def _repeat_edge(padded: Any, height: int, stride: int) -> None:
     for row in range(1, height + 1):
-        start = row * across
+        start = row * stride
         padded[start] = padded[start + 1]
-        padded[start + across - 2] = padded[start + across - 1] = padded[start + across - 3]
-    for column in range(across):
-        padded[column] = padded[across + column]
-        last = padded[height * across + column]
-        padded[(height + 1) * across + column] = padded[(height + 2) * across + column] = last
+        padded[start + stride - 2] = padded[start + stride - 1] = padded[start + stride - 3]
+    for column in range(stride):
+        padded[column] = padded[stride + column]
+        last = padded[height * stride + column]
+        padded[(height + 1) * stride + column] = padded[(height + 2) * stride + column] = last
 
 
 @_compiled
 def thickness(images: Any, change: Any, size: int, height: int, width: int, out: Any) -> None:
-    """Gray dilation (change 1) or erosion (-1) by a square window, of change (n,), or (1,) for all images."""
-    room = _room(images, size, height, width)
+    """Gray dilation (change 1) or erosion (-1) by a square window, change (n,), or (1,) for all images."""
+    buffers = _morphology_buffers(images, size, height, width)
     for i in range(images.shape[0]):
         for c in range(images.shape[1]):
             out[i, c, :] = images[i, c]
-            _morph(out[i, c], change[min(i, len(change) - 1)], size, height, width, room)
+            _morph(out[i, c], change[min(i, len(change) - 1)], size, height, width, buffers)
 
 
 @_compiled
-def _room(images: Any, size: int, height: int, width: int) -> Any:
+def _morphology_buffers(images: Any, size: int, height: int, width: int) -> Any:
     return np.empty((3, (height + size - 1) * (width + size - 1)), images.dtype)
 
 
 @_compiled
-def _morph(image: Any, change: int, size: int, height: int, width: int, room: Any) -> None:
-    """One channel in place. For an even size dilation looks right and down, erosion left and up."""
+def _morph(image: Any, change: int, size: int, height: int, width: int, buffers: Any) -> None:
+    """Dilate or erode one channel in place. An even window extends right and down to dilate, left and up to erode."""
     if change == 0 or size == 1:
         return
     before = size // 2 if change < 0 else (size - 1) // 2
-    # Around the image lies what no window picks, so that windows need not know where it ends.
-    line = width + size - 1
-    padded, across, both = room[0], room[1], room[2]  # as it is; after the window's columns; after its rows too
+    # The border holds values that the extremum never selects, so that no window needs a bounds check.
+    stride = width + size - 1
+    padded, horizontal, both = buffers[0], buffers[1], buffers[2]  # the image; after the row filter; after both
     padded[:] = -np.inf if change > 0 else np.inf
     for row in range(height):
-        start, inside = row * width, (row + before) * line + before
+        start, inside = row * width, (row + before) * stride + before
         for column in range(width):
             padded[inside + column] = image[start + column]
-    _pick(padded[:-1], padded[1:], change, across)
+    _extremum(padded[:-1], padded[1:], change, horizontal)
     for step in range(2, size):
-        _pick(across[:-step], padded[step:], change, across)
-    _pick(across[:-line], across[line:], change, both)
+        _extremum(horizontal[:-step], padded[step:], change, horizontal)
+    _extremum(horizontal[:-stride], horizontal[stride:], change, both)
     for step in range(2, size):
-        _pick(both[: -step * line], across[step * line :], change, both)
+        _extremum(both[: -step * stride], horizontal[step * stride :], change, both)
     for row in range(height):
-        start, inside = row * width, row * line
+        start, inside = row * width, row * stride
         for column in range(width):
             image[start + column] = both[inside + column]
 
 
 @_compiled
-def _pick(one: Any, other: Any, change: int, out: Any) -> None:
-    """The larger of each two, or the smaller if change is -1; NaN wins, as in torch."""
+def _extremum(a: Any, b: Any, change: int, out: Any) -> None:
+    """The elementwise maximum, or the minimum if change is -1. NaN propagates, as in torch."""
     if change > 0:
-        for p in range(len(one)):
-            out[p] = other[p] if (other[p] > one[p]) | (other[p] != other[p]) else one[p]
+        for p in range(len(a)):
+            out[p] = b[p] if (b[p] > a[p]) | (b[p] != b[p]) else a[p]
     else:
-        for p in range(len(one)):
-            out[p] = other[p] if (other[p] < one[p]) | (other[p] != other[p]) else one[p]
+        for p in range(len(a)):
+            out[p] = b[p] if (b[p] < a[p]) | (b[p] != b[p]) else a[p]

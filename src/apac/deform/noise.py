@@ -1,8 +1,8 @@
-"""Uniform noise from keys: as many numbers as there are pixels, on any device and any number of threads the same.
+"""Uniform noise as a hash of a key and an index: the same on any device and with any number of threads.
 
-A torch generator makes its numbers one after another, in one thread; the noise of an elastic distortion would take
-longer than all the rest of a deformation. So the generator gives a key of two 32-bit numbers for each Θ, and number j
-of its noise is a hash of the key and j.
+A torch generator produces its numbers sequentially, in one thread; the noise of an elastic distortion would take longer
+than the rest of the deformation. The generator therefore provides a key of two 32-bit integers per image only, and
+element j of the noise is a hash of the key and j.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from apac.deform.cpu import kernels
+from apac.deform.cpu import kernels_for
 from apac.inference.workers import worker_pool
 from apac.randomness import scramble
 
-_32_BITS = 0xFFFFFFFF
-_ROWS = 512  # for a thread at a time
+_MASK_32_BITS = 0xFFFFFFFF
+_ROWS_PER_TASK = 512
 
 
 def uniform_noise(n: int, count: int, *, generator: torch.Generator) -> Tensor:
-    """Numbers in [-1, 1), (n, count) float32."""
+    """Noise in [-1, 1), (n, count) float32."""
     keys = torch.randint(1 << 32, (n, 2), generator=generator, device=generator.device)
-    fast = kernels(keys)
-    if fast is None:
-        return _by_torch(keys, count)
+    kernels = kernels_for(keys)
+    if kernels is None:
+        return _noise_torch(keys, count)
     out = torch.empty(n, count, device="cpu")
-    if n <= _ROWS:
-        fast.noise(keys.numpy(), out.numpy())
+    if n <= _ROWS_PER_TASK:
+        kernels.noise(keys.numpy(), out.numpy())
         return out
-    parts = zip(keys.split(_ROWS), out.split(_ROWS), strict=True)
-    with worker_pool() as threads:
-        list(threads.map(lambda part: fast.noise(part[0].numpy(), part[1].numpy()), parts))
+    tasks = zip(keys.split(_ROWS_PER_TASK), out.split(_ROWS_PER_TASK), strict=True)
+    with worker_pool() as workers:
+        list(workers.map(lambda task: kernels.noise(task[0].numpy(), task[1].numpy()), tasks))
     return out
 
 
-def _by_torch(keys: Tensor, count: int) -> Tensor:
-    x = (keys[:, :1] + torch.arange(count, device=keys.device)) & _32_BITS  # (n, count) int64
+def _noise_torch(keys: Tensor, count: int) -> Tensor:
+    x = (keys[:, :1] + torch.arange(count, device=keys.device)) & _MASK_32_BITS  # (n, count) int64
     x = scramble(scramble(x) ^ keys[:, 1:])
     return (x >> 8).float() * 2.0**-23 - 1

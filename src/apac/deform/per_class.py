@@ -1,4 +1,4 @@
-"""Class-distinctive deformation: p(Θ | c), sharing sets where classes share them."""
+"""Class-distinctive deformation: a distribution p(Θ | c) for each class c."""
 
 from __future__ import annotations
 
@@ -18,15 +18,22 @@ from apac.errors import InputError
 @dataclass(frozen=True, eq=False)
 class PerClassParameters:
     set_index: Tensor  # (n,) int64, into PerClass.sets
-    per_set: tuple[Any, ...]  # a draw of n from each set; row i of set set_index[i] is the one in use
+    per_set: tuple[Any, ...]  # n parameters of each set; image i uses row i of set set_index[i]
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class PerClass(Deformation):
-    """Each class has its own deformation: those of `by_class`, and `default` for the rest.
+    """A deformation for each class: `by_class` for the classes that it names, `default` for the others.
 
-    Training deforms a sample by the set of its class. Deciding scores class c by the passes of c's own set: N_d sets
-    of M passes each (paper, eq. 8). `Compose()` turns deformation off for a class.
+    Training deforms a sample by the deformation of its class. A decision scores class c with the passes of the
+    deformation of c: N_d different deformations with M passes each (paper, eq. 8). `Compose()` disables deformation for
+    a class.
+
+    >>> import torch, apac
+    >>> u = apac.PerClass({1: apac.Homography(std=0.05)}, default=apac.presets.mnist(), classes=10)
+    >>> images, labels = torch.rand(4, 1, 28, 28), torch.tensor([0, 1, 7, 9])
+    >>> u(images, labels=labels, generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([4, 1, 28, 28])
     """
 
     by_class: tuple[tuple[int, Deformation], ...]
@@ -39,15 +46,13 @@ class PerClass(Deformation):
         if not (isinstance(classes, Integral) and classes >= 1):
             raise InputError(f"the classes of a PerClass must be a whole number of at least 1, got {classes!r}.")
         if not all(isinstance(c, Integral) for c in by_class):
-            raise InputError(f"PerClass names classes by whole numbers, got {list(by_class)}.")
+            raise InputError(f"the classes of a PerClass must be whole numbers, got {list(by_class)}.")
         unknown = sorted(c for c in by_class if not 0 <= c < classes)
         if unknown:
-            raise InputError(f"PerClass names class {unknown[0]}, but {classes} classes run from 0 to {classes - 1}.")
+            raise InputError(f"the classes of a PerClass must be between 0 and {classes - 1}, got {unknown[0]}.")
         missing = sorted(set(range(classes)) - set(by_class))
         if missing and default is None:
-            raise InputError(
-                f"PerClass leaves class {', '.join(map(str, missing))} without a deformation; give a default."
-            )
+            raise InputError(f"PerClass has no deformation for class {', '.join(map(str, missing))}; pass default=...")
         for member in [*by_class.values(), *([] if default is None else [default])]:
             if not isinstance(member, Deformation) or isinstance(member, PerClass):
                 raise InputError(f"PerClass takes class-indistinctive deformations, got {member!r}.")
@@ -88,7 +93,7 @@ class PerClass(Deformation):
         labels: Tensor | None = None,
     ) -> PerClassParameters:
         if labels is None:
-            raise InputError("PerClass deforms a sample by its class: give sample the labels.")
+            raise InputError("PerClass deforms a sample according to its class; pass labels=...")
         if labels.is_floating_point() or labels.dtype == torch.bool:
             raise InputError(f"labels must be whole numbers, got {labels.dtype}.")
         if len(labels) != n:
@@ -101,20 +106,25 @@ class PerClass(Deformation):
         per_set = tuple(member.sample(n, image_shape, generator=generator) for member in self.sets)
         return PerClassParameters(set_index.to(generator.device), per_set)
 
+    def _sample_for(
+        self, labels: Tensor | None, n: int, image_shape: tuple[int, int, int], generator: torch.Generator
+    ) -> PerClassParameters:
+        return self.sample(n, image_shape, generator=generator, labels=labels)
+
     def preprocess(self, images: Tensor) -> Tensor:
-        """That of the first set: what is the same for every Θ is the same for every class."""
+        """The preprocessing of the first set: it is the same for all classes."""
         return self.sets[0].preprocess(images)
 
     def apply(self, images: Tensor, parameters: PerClassParameters) -> Tensor:
         parameters = prepare(images, parameters)
         if len(parameters.set_index) == 1:
-            chosen = int(parameters.set_index)
-            return self.sets[chosen].apply(images, parameters.per_set[chosen])
+            index = int(parameters.set_index)
+            return self.sets[index].apply(images, parameters.per_set[index])
         result: Tensor | None = None
-        for index, (member, draw) in enumerate(zip(self.sets, parameters.per_set, strict=True)):
-            own = parameters.set_index == index
-            if own.any():
-                virtual = member.apply(images[own], trees.rows(draw, own))
+        for index, (member, member_parameters) in enumerate(zip(self.sets, parameters.per_set, strict=True)):
+            selected = parameters.set_index == index
+            if selected.any():
+                virtual = member.apply(images[selected], trees.rows(member_parameters, selected))
                 result = virtual.new_empty(len(images), *virtual.shape[1:]) if result is None else result
-                result[own] = virtual
+                result[selected] = virtual
         return images if result is None else result

@@ -1,4 +1,4 @@
-"""The paper's two distributions, by name. Each is a plain Compose that prints as what it is."""
+"""The two deformations of the paper. Each is a plain `Compose`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,22 @@ from apac.deform.thickness import Thickness
 
 
 def mnist() -> Compose:
-    """Deformation on MNIST: homography and elastic distortion as one interpolation, then thickening or thinning."""
+    """Deformation on MNIST: homography and elastic distortion as one interpolation, then thickening or thinning.
+
+    >>> import apac
+    >>> [type(part).__name__ for part in apac.presets.mnist().parts]
+    ['Homography', 'Elastic', 'Thickness']
+    """
     return Compose(Homography(std=0.1), Elastic(sigma=6.0, alpha=38.0), Thickness(dilate=0.25, erode=0.25))
 
 
 def cifar10() -> Compose:
-    """Deformation on CIFAR-10, of whitened images: scale, shift, elastic distortion and flip as one interpolation.
+    """Deformation on CIFAR-10: scale, shift, elastic distortion and flip as one interpolation.
 
-    Whitened images have no background: the edge repeats outside.
+    Whitened images have no background value, so the edge pixels are repeated outside the image.
+
+    >>> import apac
+    >>> [type(part).__name__ for part in apac.presets.cifar10().parts]
+    ['ScaleShift', 'Elastic', 'Flip']
     """
     return Compose(ScaleShift(scale=(1.0, 2.0)), Elastic(sigma=8.0, alpha=40.0, padding="edge"), Flip(0.5))

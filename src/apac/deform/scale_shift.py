@@ -15,14 +15,20 @@ from apac.validation import validate_padding, validate_range
 @dataclass(frozen=True, eq=False)
 class ScaleShiftParameters:
     scale: Tensor  # (n,), the magnification s
-    corner: Tensor  # (n, 2), left and top edge of the patch that is shown, in pixels from those of the image
+    corner: Tensor  # (n, 2), left and top edge of the patch, in pixels from those of the image
 
 
 @dataclass(frozen=True)
 class ScaleShift(Deformation):
-    """A patch 1/s as long and wide as the image, anywhere within it, magnified to the image's size.
+    """Magnify a random patch, 1/s as wide and high as the image, to the size of the image.
 
-    s ~ U(scale); the patch's left edge ~ U(0, W (1 − 1/s)), its top edge likewise and independently.
+    s ~ U(scale); the left edge of the patch ~ U(0, W (1 − 1/s)), the top edge ~ U(0, H (1 − 1/s)), independently.
+    `padding` is the value shown outside the image, or "edge" to repeat the edge pixels.
+
+    >>> import torch, apac
+    >>> u = apac.ScaleShift(scale=(1.0, 2.0))
+    >>> u(torch.rand(8, 3, 32, 32), generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([8, 3, 32, 32])
     """
 
     scale: tuple[float, float] = (1.0, 2.0)
@@ -35,10 +41,10 @@ class ScaleShift(Deformation):
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ScaleShiftParameters:
         _, height, width = image_shape
         low, high = self.scale
-        theta = torch.rand(n, 3, generator=generator, device=generator.device)
-        scale = low + (high - low) * theta[:, 0]
-        room = theta.new_tensor([width, height]) * (1 - 1 / scale)[:, None]  # (n, 2)
-        return ScaleShiftParameters(scale, theta[:, 1:] * room)
+        uniform = torch.rand(n, 3, generator=generator, device=generator.device)
+        scale = low + (high - low) * uniform[:, 0]
+        slack = uniform.new_tensor([width, height]) * (1 - 1 / scale)[:, None]  # (n, 2)
+        return ScaleShiftParameters(scale, uniform[:, 1:] * slack)
 
     def apply(self, images: Tensor, parameters: ScaleShiftParameters) -> Tensor:
         return warp(images, [self], [parameters])

@@ -11,22 +11,26 @@ import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation, prepare
-from apac.deform.cpu import by_tiles, kernels
+from apac.deform.cpu import apply_in_tiles, kernels_for
 from apac.errors import InputError
 from apac.validation import validate_integer, validate_number
 
 
 @dataclass(frozen=True, eq=False)
 class ThicknessParameters:
-    change: Tensor  # (n,) int8: 1 dilates, -1 erodes, 0 leaves as it is
+    change: Tensor  # (n,) int8: 1 dilates, -1 erodes, 0 changes nothing
 
 
 @dataclass(frozen=True)
 class Thickness(Deformation):
     """Gray dilation or erosion by a square of `size` pixels, with probabilities `dilate` and `erode`.
 
-    The default element is 2 × 2: eroding by 3 × 3 leaves 18 % of the ink of MNIST's digits, and one digit in seven
-    without a pixel above half brightness. The ink is what is lighter.
+    Dilation thickens light strokes on a dark background, as in MNIST. The default window is 2 × 2: erosion by 3 × 3
+    leaves 18 % of the ink of MNIST's digits, and one digit in seven without a pixel above half brightness.
+
+    >>> import torch, apac
+    >>> apac.Thickness(dilate=1.0, erode=0.0)(torch.tensor([[[0.0, 1.0, 0.0]]]), generator=torch.Generator())
+    tensor([[[1., 1., 0.]]])
     """
 
     dilate: float = 0.25
@@ -39,64 +43,67 @@ class Thickness(Deformation):
         validate_integer(self, "size", minimum=1)
         if self.dilate + self.erode > 1:
             raise InputError(
-                f"the probabilities of a Thickness must be at most 1 together, got dilate={self.dilate} and "
+                f"the probabilities of a Thickness must add up to at most 1, got dilate={self.dilate} and "
                 f"erode={self.erode}."
             )
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ThicknessParameters:
-        theta = torch.rand(n, generator=generator, device=generator.device)
-        borders, changes = _changes(self.dilate, self.erode, generator.device)
-        return ThicknessParameters(changes[torch.bucketize(theta, borders, right=True)])
+        uniform = torch.rand(n, generator=generator, device=generator.device)
+        boundaries, changes = _changes(self.dilate, self.erode, generator.device)
+        return ThicknessParameters(changes[torch.bucketize(uniform, boundaries, right=True)])
 
     def apply(self, images: Tensor, parameters: ThicknessParameters) -> Tensor:
-        return by_tiles(self._apply, images, prepare(images, parameters))
+        return apply_in_tiles(self._apply, images, prepare(images, parameters))
 
     def _apply(self, images: Tensor, parameters: ThicknessParameters) -> Tensor:
         if len(parameters.change) == 1 and int(parameters.change) == 0:
             return images
-        fast = kernels(images, parameters)
-        if fast is not None:
-            return self._by_kernel(fast, images, parameters.change)
+        kernels = kernels_for(images, parameters)
+        if kernels is not None:
+            return self._apply_kernel(kernels, images, parameters.change)
         if len(parameters.change) == 1:
             return self._morph(images, int(parameters.change))
         result = images.clone()
         for change in (1, -1):
-            chosen = parameters.change == change
-            if chosen.any():
-                result[chosen] = self._morph(images[chosen], change)
+            selected = parameters.change == change
+            if selected.any():
+                result[selected] = self._morph(images[selected], change)
         return result
 
-    def _by_kernel(self, fast: Any, images: Tensor, change: Tensor) -> Tensor:
-        # numba knows no half precision; single holds the same numbers
+    def _apply_kernel(self, kernels: Any, images: Tensor, change: Tensor) -> Tensor:
+        # numba has no half precision; float32 represents the same numbers exactly
         pixels = images.detach().float() if images.dtype in (torch.float16, torch.bfloat16) else images.detach()
         out = torch.empty(images.shape, dtype=pixels.dtype, device="cpu")
         height, width = images.shape[2:]
         flat = pixels.flatten(2).contiguous().numpy(), change.contiguous().numpy()
-        fast.thickness(*flat, self.size, height, width, out.flatten(2).numpy())
+        kernels.thickness(*flat, self.size, height, width, out.flatten(2).numpy())
         return out.to(images.dtype)
 
     def _morph(self, images: Tensor, change: int) -> Tensor:
-        """The extreme over a window. For an even size dilation looks right and down, erosion left and up, so that one
-        after the other does not shift the image; scipy.ndimage does the same."""
+        """The extremum over a window.
+
+        For an even size the window extends right and down to dilate, left and up to erode, as in scipy.ndimage: one
+        after the other does not shift the image.
+        """
         before = self.size // 2 if change < 0 else (self.size - 1) // 2
         for axis in (2, 3):
-            images = _extreme(images, axis, -before, self.size, torch.maximum if change > 0 else torch.minimum)
+            images = _extremum(images, axis, -before, self.size, torch.maximum if change > 0 else torch.minimum)
         return images
 
 
-def _extreme(images: Tensor, axis: int, first: int, size: int, pick: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """pick over the window [i + first, i + first + size) of an axis; what lies outside the image is not looked at."""
+def _extremum(images: Tensor, axis: int, first: int, size: int, pick: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """torch.maximum or torch.minimum over the window [i + first, i + first + size) of an axis, within the image."""
     length = images.shape[axis]
-    places = torch.arange(length, device=images.device)
+    indices = torch.arange(length, device=images.device)
     result = images
     for offset in range(first, first + size):
         if offset:
-            result = pick(result, images.index_select(axis, (places + offset).clamp(0, length - 1)))
+            result = pick(result, images.index_select(axis, (indices + offset).clamp(0, length - 1)))
     return result
 
 
 @lru_cache(maxsize=8)
 def _changes(dilate: float, erode: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Where a number in [0, 1) falls, and what that means: dilation, erosion or nothing."""
-    borders = torch.tensor([dilate, dilate + erode], device=device)
-    return borders, torch.tensor([1, -1, 0], dtype=torch.int8, device=device)
+    """The boundaries of three intervals of [0, 1), and the change that each stands for."""
+    boundaries = torch.tensor([dilate, dilate + erode], device=device)
+    return boundaries, torch.tensor([1, -1, 0], dtype=torch.int8, device=device)

@@ -1,6 +1,7 @@
-"""Time of a series, which runs along the last axis: shifted, or faster here and slower there.
+"""Deformations of the time axis of a series, its last axis: a shift, and a local change of speed.
 
-Values between two moments are interpolated; before the first and after the last moment they repeat.
+Values between two time steps are interpolated linearly. Before the first and after the last time step the edge value
+repeats.
 """
 
 from __future__ import annotations
@@ -16,12 +17,18 @@ from apac.validation import validate_integer, validate_number
 
 @dataclass(frozen=True, eq=False)
 class TimeShiftParameters:
-    shift: Tensor  # (n,), of the whole duration
+    shift: Tensor  # (n,), as a fraction of the duration
 
 
 @dataclass(frozen=True)
 class TimeShift(Deformation):
-    """Moves a series by U(-most, most) of its duration."""
+    """Shift a time series by U(-max_shift, max_shift) of its duration.
+
+    >>> import torch, apac
+    >>> u = apac.TimeShift(max_shift=0.1)
+    >>> u(torch.rand(8, 2, 1, 50), generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([8, 2, 1, 50])
+    """
 
     max_shift: float = 0.1
 
@@ -34,19 +41,27 @@ class TimeShift(Deformation):
 
     def apply(self, images: Tensor, parameters: TimeShiftParameters) -> Tensor:
         parameters = prepare(images, parameters)
-        moments = images.shape[-1]
-        now = torch.arange(moments, device=images.device, dtype=torch.float64)
-        return _at(images, now - parameters.shift.double()[:, None] * moments)
+        steps = images.shape[-1]
+        time = torch.arange(steps, device=images.device, dtype=torch.float64)
+        return _interpolate(images, time - parameters.shift.double()[:, None] * steps)
 
 
 @dataclass(frozen=True, eq=False)
 class TimeWarpParameters:
-    speed: Tensor  # (n, parts)
+    speed: Tensor  # (n, parts), relative: the fastest part has speed 1
 
 
 @dataclass(frozen=True)
 class TimeWarp(Deformation):
-    """Time passes at speeds exp(N(0, std²)) in equal parts of the series; beginning and end stay where they are."""
+    """Divide a time series into equal parts and play each at a random speed exp(N(0, std²)).
+
+    The first and the last time step stay fixed: only the ratios of the speeds matter.
+
+    >>> import torch, apac
+    >>> u = apac.TimeWarp(std=0.3, parts=4)
+    >>> u(torch.rand(8, 2, 1, 50), generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([8, 2, 1, 50])
+    """
 
     std: float = 0.3
     parts: int = 4
@@ -57,32 +72,35 @@ class TimeWarp(Deformation):
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> TimeWarpParameters:
         noise = torch.randn(n, self.parts, generator=generator, device=generator.device)
-        # Only how the speeds compare matters: the fastest is 1.
-        speed = self.std * noise
-        return TimeWarpParameters(torch.exp(speed - speed.amax(dim=1, keepdim=True)))
+        # Relative to the fastest part, so that the exponential cannot overflow.
+        log_speed = self.std * noise
+        return TimeWarpParameters(torch.exp(log_speed - log_speed.amax(dim=1, keepdim=True)))
 
     def apply(self, images: Tensor, parameters: TimeWarpParameters) -> Tensor:
         parameters = prepare(images, parameters)
-        moments = images.shape[-1]
+        steps = images.shape[-1]
         speed = parameters.speed.double()
         parts = speed.shape[1]
-        # the time of the series at the ends of the parts, 0 … 1
-        ends = torch.cat([torch.zeros_like(speed[:, :1]), speed.cumsum(dim=1) / speed.sum(dim=1, keepdim=True)], dim=1)
-        now = torch.linspace(0, parts, moments, device=images.device, dtype=torch.float64)  # in parts
-        part = now.long().clamp(max=parts - 1)  # (moments,)
-        within = now - part
-        return _at(images, (ends[:, part] * (1 - within) + ends[:, part + 1] * within) * (moments - 1))
+        # input time, from 0 to 1, at the boundaries of the parts: (n, parts + 1)
+        boundaries = torch.cat(
+            [torch.zeros_like(speed[:, :1]), speed.cumsum(dim=1) / speed.sum(dim=1, keepdim=True)], dim=1
+        )
+        time = torch.linspace(0, parts, steps, device=images.device, dtype=torch.float64)  # output time, in parts
+        part = time.long().clamp(max=parts - 1)  # (steps,)
+        within = time - part
+        input_time = boundaries[:, part] * (1 - within) + boundaries[:, part + 1] * within  # (n, steps)
+        return _interpolate(images, input_time * (steps - 1))
 
 
-def _at(images: Tensor, when: Tensor) -> Tensor:
-    """Images (N, C, H, moments) at the moments `when` (n, moments), for each image its own or one for all."""
-    moments = images.shape[-1]
-    when = when.clamp(0, moments - 1)
-    before = when.long().clamp(max=max(0, moments - 2))
-    after = (before + 1).clamp(max=moments - 1)
-    weight = (when - before).to(images.dtype)[:, None, None, :]
+def _interpolate(images: Tensor, time: Tensor) -> Tensor:
+    """Images (N, C, H, steps) at fractional time steps `time` (N, steps), or (1, steps) for all images."""
+    steps = images.shape[-1]
+    time = time.clamp(0, steps - 1)
+    before = time.long().clamp(max=max(0, steps - 2))
+    after = (before + 1).clamp(max=steps - 1)
+    weight = (time - before).to(images.dtype)[:, None, None, :]
 
-    def taken(index: Tensor) -> Tensor:
+    def gather(index: Tensor) -> Tensor:
         return images.gather(-1, index[:, None, None, :].expand(*images.shape))
 
-    return torch.lerp(taken(before), taken(after), weight)
+    return torch.lerp(gather(before), gather(after), weight)

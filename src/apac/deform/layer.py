@@ -1,0 +1,36 @@
+"""A deformation as a layer of a network."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from apac.deform.base import Deformation
+
+
+class DeformationLayer(nn.Module):
+    """Deform in training mode, only preprocess in evaluation mode: the first layer of an `nn.Sequential`.
+
+    Like dropout, the layer draws from torch's default generator: `torch.manual_seed` makes it reproducible, and each
+    DataLoader worker draws other parameters. Give `apac.Classifier` the network without this layer, because the
+    classifier deforms the images itself.
+
+    >>> import torch, apac
+    >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+    >>> model = torch.nn.Sequential(apac.DeformationLayer(apac.presets.mnist()), network)
+    >>> model.train()(torch.rand(8, 1, 28, 28)).shape
+    torch.Size([8, 10])
+    """
+
+    def __init__(self, deformation: Deformation) -> None:
+        super().__init__()
+        self.deformation = deformation
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Images (N, C, H, W); only a `PerClass` needs labels (N,)."""
+        if not self.training:
+            return self.deformation.preprocess(images)
+        return self.deformation(images, generator=torch.default_generator, labels=labels)
+
+    def extra_repr(self) -> str:
+        return repr(self.deformation)
