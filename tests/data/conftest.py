@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fetch_stand_ins import Server, small
+from data_sources import Server, small
 
 from apac import data
 from apac.data import sources

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from fetch_stand_ins import GOOD, Given, Server, idx, left_in, served, small
+from data_sources import GOOD, Given, Server, idx, left_in, served, small
 
 from apac import data
 from apac.data import store

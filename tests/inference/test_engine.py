@@ -127,7 +127,7 @@ def test_a_small_job_is_not_worth_a_preparation(monkeypatch, caplog):
 def test_the_worth_of_a_job_is_its_passes_times_the_multiplications_and_additions_of_one(monkeypatch):
     one = 2 * (784 * 16 + 16 * 10)
     for passes, prepared in ((99, False), (100, True)):
-        monkeypatch.setattr(engine, "WORTH", 100 * one)
+        monkeypatch.setattr(engine, "MIN_OPERATIONS", 100 * one)
         assert isinstance(engine.prepare(BOTH["onnxruntime"], images_of(5), passes, 2), engine.Prepared) == prepared
 
 
@@ -310,7 +310,7 @@ def test_a_decision_by_a_prepared_network_is_that_of_the_network(network, thread
     classifier = apac.Classifier(network, u, apac.FixedPasses(5), device_batch=16)
     eager = classifier.decide(digits[0][:40])
     used = prepared_count(monkeypatch)
-    monkeypatch.setattr(engine, "WORTH", 0)
+    monkeypatch.setattr(engine, "MIN_OPERATIONS", 0)
     torch.set_num_threads(threads)
     try:
         prepared = classifier.decide(digits[0][:40])
@@ -327,25 +327,25 @@ def test_a_prepared_network_decides_images_of_every_float_type(dtype, network, d
     images = digits[0][:6].to(dtype)
     classifier = apac.Classifier(network, apac.presets.mnist(), apac.FixedPasses(3))
     eager = classifier.decide(images)
-    monkeypatch.setattr(engine, "WORTH", 0)
+    monkeypatch.setattr(engine, "MIN_OPERATIONS", 0)
     torch.testing.assert_close(classifier.decide(images).log_scores, eager.log_scores, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("worth", [0, engine.WORTH], ids=["prepared", "as it is"])
+@pytest.mark.parametrize("worth", [0, engine.MIN_OPERATIONS], ids=["prepared", "as it is"])
 @each_engine
 @pytest.mark.parametrize("u", [apac.Compose(), apac.presets.mnist()], ids=["plain", "deformed"])
 def test_images_that_require_gradients_can_be_decided(u, network, worth, digits, monkeypatch):
     images = digits[0][:6]
     classifier = apac.Classifier(network, u, apac.FixedPasses(2))
     expected = classifier.decide(images).log_scores
-    monkeypatch.setattr(engine, "WORTH", worth)
+    monkeypatch.setattr(engine, "MIN_OPERATIONS", worth)
     got = classifier.decide(images.clone().requires_grad_()).log_scores
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("convolution", [False, True], ids=BOTH)
 def test_changed_weights_change_the_next_decision(convolution, digits, monkeypatch):
-    monkeypatch.setattr(engine, "WORTH", 0)
+    monkeypatch.setattr(engine, "MIN_OPERATIONS", 0)
     used = prepared_count(monkeypatch)
     network = small(convolution=convolution)
     classifier = apac.Classifier(network, apac.presets.mnist(), apac.FixedPasses(2))
@@ -363,7 +363,7 @@ def test_an_evaluation_prepares_its_network_once(digits, monkeypatch):
     classifier = apac.Classifier(small(), apac.presets.mnist())
     eager = evaluate(classifier, images, labels, passes=(1, 2, 4))
     used = prepared_count(monkeypatch)
-    monkeypatch.setattr(engine, "WORTH", 0)
+    monkeypatch.setattr(engine, "MIN_OPERATIONS", 0)
     prepared = evaluate(classifier, images, labels, passes=(1, 2, 4))
     assert len(used) == 1
     torch.testing.assert_close(prepared.scores.log_mean, eager.scores.log_mean, atol=1e-4, rtol=0)
