@@ -11,6 +11,7 @@ from torch import Tensor
 
 from apac.data.base import check_pixels
 from apac.errors import InputError
+from apac.inference.workers import torch_threads
 
 # With pixels in -128 .. 127, a float32 sum of 1,024 products stays within 2^24: every sum below is an exact integer,
 # whatever the threads, so the covariance has no rounding error that chunks or machines could change.
@@ -113,11 +114,8 @@ def _triangle(size: int) -> tuple[Tensor, Tensor]:
 
 
 def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    # On one thread: the threads meet thousands of times, and beside other work waiting takes ten times the computing.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    # On one thread: the decomposition synchronizes its threads thousands of times, and beside other work the waiting
+    # takes ten times as long as the computation.
+    with torch_threads(1):
         variances, directions = torch.linalg.eigh(matrix)
-    finally:
-        torch.set_num_threads(threads)
     return variances, directions

@@ -10,9 +10,9 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
-from threading import Event, Lock, Thread
+from threading import Lock
 from typing import TypeVar
 
 import torch
@@ -57,12 +57,13 @@ class WorkerPool:
 
 
 @contextmanager
-def worker_pool() -> Iterator[WorkerPool]:
+def worker_pool(*, limit_caller: bool = True) -> Iterator[WorkerPool]:
     """Provide as many worker threads as torch may use in the calling thread, without gradients.
 
     Where torch may use one thread, as inside a worker, the calling thread does the work itself.
 
-    During the block the calling thread has one torch thread: those that it would wake spin on after their work.
+    With `limit_caller`, for callers that compute between the results, the calling thread has one torch thread during
+    the block: those that it would wake spin on after their work.
     """
     keep_freed_blocks()
     count = torch.get_num_threads()
@@ -70,45 +71,33 @@ def worker_pool() -> Iterator[WorkerPool]:
         if count == 1:
             yield WorkerPool()
             return
-        with torch_threads(1):
-            yield WorkerPool(_executor(count), count)
+        executor, default = _executor(count)
+        with torch_threads(1, default) if limit_caller else nullcontext():
+            yield WorkerPool(executor, count)
 
 
 @contextmanager
-def torch_threads(count: int) -> Iterator[None]:
+def torch_threads(count: int, default: int | None = None) -> Iterator[None]:
     """Set the number of torch threads of the calling thread during the block."""
     before = torch.get_num_threads()
-    set_own_torch_threads(count)
+    set_own_torch_threads(count, default)
     try:
         yield
     finally:
-        set_own_torch_threads(before)
+        set_own_torch_threads(before, default)
 
 
-def set_own_torch_threads(count: int) -> None:
+def set_own_torch_threads(count: int, default: int | None = None) -> None:
     """Set the number of torch threads of the calling thread and of no other.
 
-    `torch.set_num_threads` also changes the default, which a thread takes over when it first uses torch. Only a new
-    thread can read that default, and any other thread can restore it.
+    `torch.set_num_threads` also changes the default, which a thread takes over when it first uses torch. Another thread
+    restores it: `default`, or what it was.
     """
     torch.get_num_threads()  # takes over the default, if this thread is new, before it sets its own number
-    was_read, is_set = Event(), Event()
-
-    def restore_default() -> None:
-        default = torch.get_num_threads()
-        was_read.set()
-        is_set.wait()
-        torch.set_num_threads(default)
-
     with _setting:
-        thread = Thread(target=restore_default)
-        thread.start()
-        try:
-            was_read.wait()
-            torch.set_num_threads(count)
-        finally:
-            is_set.set()
-            thread.join()
+        default = _default_torch_threads() if default is None else default
+        torch.set_num_threads(count)
+        _keeper().submit(torch.set_num_threads, default).result()
 
 
 def limit_to_one_torch_thread() -> None:
@@ -116,17 +105,32 @@ def limit_to_one_torch_thread() -> None:
     set_own_torch_threads(1)
 
 
+def _default_torch_threads() -> int:
+    with ThreadPoolExecutor(1) as new_thread:
+        return new_thread.submit(torch.get_num_threads).result()
+
+
 @lru_cache(maxsize=1)
-def _executor(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="apac", initializer=limit_to_one_torch_thread)
+def _keeper() -> ThreadPoolExecutor:
+    """The thread that restores torch's default number of threads; starting one takes longer than the rest."""
+    return ThreadPoolExecutor(1, thread_name_prefix="apac-default")
+
+
+@lru_cache(maxsize=1)
+def _executor(count: int) -> tuple[ThreadPoolExecutor, int]:
+    """The workers, and torch's default number of threads, which is read once as only a new thread can read it."""
+    with _setting:
+        default = _default_torch_threads()
+    return ThreadPoolExecutor(count, thread_name_prefix="apac", initializer=limit_to_one_torch_thread), default
 
 
 def _after_fork() -> None:
     global _setting
     _setting = Lock()
     _executor.cache_clear()
+    _keeper.cache_clear()
 
 
-# A forked process inherits the executor without its threads, and the lock in whatever state it was.
+# A forked process inherits the executors without their threads, and the lock in whatever state it was.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
