@@ -45,6 +45,10 @@ class StorageError(ApacError, OSError):
     """
 
 
+class Interrupted(ApacError):
+    """A computation that was asked to stop before its end. What is done so far is kept."""
+
+
 def missing(package: str, extra: str) -> InputError:
     """The error for an optional package that is not installed."""
     return InputError(f"{package} is not installed; run: pip install 'augmented-pattern-classification[{extra}]'")

@@ -46,7 +46,7 @@ class Passes:
         """The same on all cores where the network allows it, and with the network in evaluation mode."""
         with (
             evaluating(self.network),
-            worker_pool() if serves_threads(self.network) else nullcontext(ALONE) as threads,
+            worker_pool(limit_caller=True) if serves_threads(self.network) else nullcontext(ALONE) as threads,
         ):
             yield replace(self, threads=threads)
 

@@ -59,5 +59,5 @@ def by_tiles(apply: Callable[[Tensor, Any], Tensor], images: Tensor, parameters:
         tile = slice(start, start + size)
         return apply(images[tile], parameters if shared else trees.rows(parameters, tile))
 
-    with worker_pool(limit_caller=False) as threads:
+    with worker_pool() as threads:
         return torch.cat(list(threads.map(work, range(0, len(images), size))))

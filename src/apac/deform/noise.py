@@ -29,7 +29,7 @@ def uniform_noise(n: int, count: int, *, generator: torch.Generator) -> Tensor:
         fast.noise(keys.numpy(), out.numpy())
         return out
     parts = zip(keys.split(_ROWS), out.split(_ROWS), strict=True)
-    with worker_pool(limit_caller=False) as threads:
+    with worker_pool() as threads:
         list(threads.map(lambda part: fast.noise(part[0].numpy(), part[1].numpy()), parts))
     return out
 

@@ -57,7 +57,7 @@ class WorkerPool:
 
 
 @contextmanager
-def worker_pool(*, limit_caller: bool = True) -> Iterator[WorkerPool]:
+def worker_pool(*, limit_caller: bool = False) -> Iterator[WorkerPool]:
     """Provide as many worker threads as torch may use in the calling thread, without gradients.
 
     Where torch may use one thread, as inside a worker, the calling thread does the work itself.
