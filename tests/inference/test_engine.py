@@ -32,7 +32,7 @@ def build(name: str) -> nn.Module:
     return models.build(name, generator=generator(0, "test", 0)).eval()
 
 
-def small(*parts: nn.Module, convolution: bool = False) -> nn.Module:
+def small(*parts: nn.Module, convolution: bool = False) -> nn.Sequential:
     """A network that ONNX Runtime serves, or with a convolution of 3 channels OpenVINO."""
     random = generator(2, "test", 0)
     first = [nn.Conv2d(1, 3, 5, stride=4), nn.Flatten(), nn.Linear(108, 16)] if convolution else []
@@ -276,8 +276,8 @@ def test_two_threads_may_call_a_prepared_network_at_once(network):
         thread.start()
     for thread in threads:
         thread.join()
-    for thread in range(2):
-        for batch, logits in zip(batches[thread], logits_of[thread], strict=True):
+    for number in range(2):
+        for batch, logits in zip(batches[number], logits_of[number], strict=True):
             with torch.no_grad():
                 torch.testing.assert_close(logits, network(batch), atol=1e-4, rtol=0)
 
