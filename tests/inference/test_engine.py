@@ -116,6 +116,7 @@ def test_the_logits_of_one_call_are_not_overwritten_by_the_next(network):
 def test_a_network_is_not_prepared_for_a_small_job(monkeypatch, caplog):
     network = build("mnist-cnn")
     monkeypatch.setattr(engine, "_prepare", lambda *a: pytest.fail("it was prepared"))
+    monkeypatch.setattr(engine, "operations", lambda *a: pytest.fail("operations were counted"))
     assert engine.prepare(network, images_of(4), 10, 2) is network
     assert not caplog.messages
 

@@ -56,6 +56,8 @@ def prepare(
     """
     if not isinstance(network, nn.Module) or not _is_supported(network) or network in _not_prepared:
         return network
+    if passes * _max_operations(network, images) < MIN_OPERATIONS:  # without counting, which takes a second to import
+        return network
     examples = images[:64].to("cpu", torch.float32).expand(max(2, min(len(images), 64)), -1, -1, -1).clone()
     if passes * operations(network, examples) < MIN_OPERATIONS * len(examples):
         return network
@@ -91,6 +93,11 @@ def serves_threads(network: Network) -> bool:
 def _is_supported(network: nn.Module) -> bool:
     float32 = {parameter.dtype for parameter in network.parameters()} == {torch.float32}
     return float32 and serves_threads(network)
+
+
+def _max_operations(network: nn.Module, images: Tensor) -> int:
+    """An upper bound for one image and layers that use each weight at most once per pixel, as convolutions do."""
+    return 2 * sum(parameter.numel() for parameter in network.parameters()) * images.shape[-2:].numel()
 
 
 class _NoModuleTracker:
