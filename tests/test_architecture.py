@@ -1,10 +1,15 @@
-"""The tree shows the architecture: public names, and who may import whom."""
+"""The architecture: public names, the layers, and the modules that the package loads."""
 
 from __future__ import annotations
 
 import ast
+import inspect
+import json
+import re
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -38,26 +43,38 @@ def layer_of(path: Path) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    """The layers that a file imports, wherever in it."""
-    found = set()
+    """The layers that a file imports, at any level."""
+    layers = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "apac":
-            found |= {alias.name for alias in node.names}
+            layers |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("apac."):
-            found.add(node.module.split(".")[1])
+            layers.add(str(node.module).split(".")[1])
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("apac.")}
-    return found
+            layers |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("apac.")}
+    return layers
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_a_module_imports_only_from_layers_above_it_or_its_own_folder(path):
-    own = layer_of(path)
-    wrong = {name for name in imported(path) if name != own and RANK[name] >= RANK[own]}
-    assert not wrong
+    layer = layer_of(path)
+    assert not {name for name in imported(path) if name != layer and RANK[name] >= RANK[layer]}
 
 
-def test_only_the_canvas_of_the_figures_imports_matplotlib():
+def test_at_most_eight_modules_are_at_the_top():
+    assert len(list(SOURCE.glob("*.py"))) <= 8
+
+
+def test_option_names_are_in_the_command_line_alone():
+    users = {
+        str(path.relative_to(SOURCE))
+        for path in MODULES
+        if layer_of(path) not in ("cli", "bench", "paper") and re.search(r"[\"'\s(]--[a-z]", path.read_text())
+    }
+    assert users <= {"data/sources.py"}  # options of npm
+
+
+def test_only_one_module_imports_matplotlib():
     users = {path.name for path in MODULES if "matplotlib" in path.read_text()}
     assert users == {"canvas.py"}
 
@@ -71,10 +88,12 @@ def test_the_public_names():
     assert sorted(apac.__all__) == [
         "Amplitude",
         "ApacClassifier",
+        "ApacError",
         "Certified",
         "Classifier",
         "Color",
         "Compose",
+        "Dataset",
         "Decision",
         "Deformation",
         "DeformationLayer",
@@ -90,10 +109,12 @@ def test_the_public_names():
         "Run",
         "ScaleShift",
         "Scores",
+        "StorageError",
         "Thickness",
         "TimeShift",
         "TimeWarp",
         "TrainConfig",
+        "TrainingError",
         "evaluate",
         "from_albumentations",
         "from_callable",
@@ -121,10 +142,9 @@ def test_names_for_type_checkers_are_the_public_names():
     assert {alias.asname for node in block.body for alias in node.names} == set(apac.__all__)
 
 
-@pytest.mark.parametrize("module", ["apac", "apac.cli"])
-def test_torch_is_not_imported_before_it_is_needed(module):
-    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_importing_the_package_or_the_command_loads_nothing_slow():
+    code = "import sys, apac, apac.cli; print({'torch', 'numpy', 'numba', 'PIL', 'rich.console'} & set(sys.modules))"
+    assert run_python(code) == "set()"
 
 
 def test_only_randomness_makes_generators():
@@ -133,3 +153,81 @@ def test_only_randomness_makes_generators():
 
     makers = {path.name for path in MODULES if any(map(makes_one, ast.walk(ast.parse(path.read_text()))))}
     assert makers == {"randomness.py"}
+
+
+def run_python(code: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+CORE = {"torch", "numpy", "numba", "safetensors", "pillow", "typer", "rich", "platformdirs"}
+
+
+def test_the_core_dependencies():
+    project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text())["project"]
+    assert {name_of(requirement) for requirement in project["dependencies"]} == CORE
+
+
+def name_of(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-")
+
+
+def with_dependencies(names: set[str]) -> set[str]:
+    """Distributions and those that they require, without extras."""
+    done: set[str] = set()
+    while names:
+        done |= names
+        required: set[str] = set()
+        for name in names:
+            try:
+                requirements = metadata.requires(name) or []
+            except metadata.PackageNotFoundError:  # required on other platforms
+                continue
+            required |= {name_of(requirement) for requirement in requirements if "extra ==" not in requirement}
+        names = required - done
+    return done
+
+
+def modules_beyond_the_core() -> list[str]:
+    allowed = with_dependencies(CORE) | {"augmented-pattern-classification"}
+    packages = metadata.packages_distributions().items()
+    return [
+        module
+        for module, owners in packages
+        if not {owner.lower().replace("_", "-") for owner in owners} & allowed and module.isidentifier()
+    ]
+
+
+BLOCK = """
+import importlib.abc, json, sys
+blocked = set(json.loads(sys.argv[1])) - {"_distutils_hack"}
+
+class Block(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ImportError(f"{name} is blocked")
+
+sys.meta_path.insert(0, Block())
+import torch, apac
+network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+images, labels = torch.rand(40, 1, 8, 8), torch.arange(40) % 2
+"""
+DECIDE = """
+decision = apac.Classifier(network, apac.presets.mnist(), apac.FixedPasses(4)).decide(images[:3])
+print(len(decision.labels), sorted(name for name in sys.modules if name.partition(".")[0] in blocked))
+"""
+TRAIN = """
+run = apac.train(network, (images, labels), apac.Flip(), config=apac.TrainConfig(epochs=1))
+decision = run.classifier(apac.FixedPasses(4)).decide(images[:3])
+print(len(decision.labels), sorted(name for name in sys.modules if name.partition(".")[0] in blocked))
+"""
+
+
+@pytest.mark.parametrize("code", [DECIDE, TRAIN], ids=["decide", "train and decide"])
+def test_a_network_is_trained_and_decides_with_the_core_dependencies_alone(code):
+    if code == TRAIN and "network" not in inspect.signature(apac.train).parameters:
+        pytest.skip("apac.train does not take a network yet")
+    blocked = modules_beyond_the_core()
+    assert {"matplotlib", "sklearn", "scipy", "onnxruntime", "pooch"} <= set(blocked)
+    assert run_python(BLOCK + code, json.dumps(blocked)) == "3 []"

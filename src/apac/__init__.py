@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from apac.classify.rules.certified import Certified as Certified
     from apac.classify.rules.fixed import FixedPasses as FixedPasses
     from apac.classify.scores import Scores as Scores
+    from apac.data.base import Dataset as Dataset
     from apac.deform import Amplitude as Amplitude
     from apac.deform import Color as Color
     from apac.deform import Compose as Compose
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     from apac.deform import TimeShift as TimeShift
     from apac.deform import TimeWarp as TimeWarp
     from apac.deform import presets as presets
+    from apac.errors import ApacError as ApacError
     from apac.errors import InputError as InputError
+    from apac.errors import StorageError as StorageError
+    from apac.errors import TrainingError as TrainingError
     from apac.evaluation.fixed import evaluate as evaluate
     from apac.inference.onnx_file import from_onnx as from_onnx
     from apac.runs.run import Run as Run
@@ -39,14 +43,16 @@ if TYPE_CHECKING:
     from apac.runs.run import train as train
     from apac.training.config import TrainConfig as TrainConfig
 
-# Where each public name lives. It is imported when first used: `apac --help` does not wait for torch.
+# The module of each public name. It is imported on first use, so that `import apac` and `apac --help` are fast.
 _HOMES = {
     "Amplitude": "apac.deform",
     "ApacClassifier": "apac.adapters.sklearn",
+    "ApacError": "apac.errors",
     "Certified": "apac.classify.rules.certified",
     "Classifier": "apac.classify.classifier",
     "Color": "apac.deform",
     "Compose": "apac.deform",
+    "Dataset": "apac.data.base",
     "Decision": "apac.classify.decision",
     "Deformation": "apac.deform",
     "DeformationLayer": "apac.deform",
@@ -62,10 +68,12 @@ _HOMES = {
     "Run": "apac.runs.run",
     "ScaleShift": "apac.deform",
     "Scores": "apac.classify.scores",
+    "StorageError": "apac.errors",
     "Thickness": "apac.deform",
     "TimeShift": "apac.deform",
     "TimeWarp": "apac.deform",
     "TrainConfig": "apac.training.config",
+    "TrainingError": "apac.errors",
     "evaluate": "apac.evaluation.fixed",
     "from_albumentations": "apac.adapters.libraries",
     "from_callable": "apac.adapters.libraries",
@@ -81,6 +89,10 @@ __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("augmented-pattern-classification")
     if name not in _HOMES:
         raise AttributeError(f"module 'apac' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""How long work tells how far it is, without knowing who watches."""
+"""The callback through which long-running functions report progress."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called again and again with the same task name while `done` grows to `total`."""
+    """Called repeatedly with the same task name while `done` grows to `total`."""
 
     def __call__(self, task: str, done: int, total: int, note: str = "") -> None: ...
 
 
 def no_progress(task: str, done: int, total: int, note: str = "") -> None:
-    """The watcher that nobody watches."""
+    """Report nothing: the default."""

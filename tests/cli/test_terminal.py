@@ -1,4 +1,4 @@
-"""Progress as lines, where there is no terminal; and decisions as sentences and as JSON."""
+"""Progress as lines where there is no terminal, and decisions as sentences and as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from decisions import made
 CLASSES = ("cat", "dog", "eel")
 
 
-def test_a_task_has_a_line_when_it_begins_and_one_when_it_ends(capsys):
+def test_a_line_is_printed_when_a_task_starts_and_when_it_ends(capsys):
     with terminal.show_progress() as progress:
         for done in (1, 2, 3, 4, 4):
             progress("fetching", done, 4, "slowly")
@@ -33,7 +33,7 @@ def test_a_task_has_a_line_when_it_begins_and_one_when_it_ends(capsys):
     ]
 
 
-def test_a_long_task_has_a_line_now_and_then_with_the_time_left(capsys, monkeypatch):
+def test_a_long_task_has_a_line_every_few_seconds_with_the_time_left(capsys, monkeypatch):
     clock = iter(range(0, 100, 3))
     monkeypatch.setattr(terminal.time, "monotonic", lambda: float(next(clock)))
     lines = terminal.Lines()
@@ -42,7 +42,7 @@ def test_a_long_task_has_a_line_now_and_then_with_the_time_left(capsys, monkeypa
     assert capsys.readouterr().err.splitlines() == ["training: 0 %", "training: 50 %, 12 s left"]
 
 
-def test_on_a_terminal_there_is_a_bar():
+def test_on_a_terminal_there_is_a_progress_bar():
     code = (
         "import time\nfrom apac.cli.terminal import show_progress\n"
         "with show_progress() as progress:\n"
@@ -64,15 +64,15 @@ def test_on_a_terminal_there_is_a_bar():
     assert "100%" in seen
 
 
-def answer_to(
+def record_of(
     decision: apac.Decision, classes: tuple[str, ...] = CLASSES, notes: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    (answer,) = terminal.answers_of([(Path("my image.png"), notes)], decision, classes)
-    return answer
+    (record,) = terminal.decision_records([(Path("my image.png"), notes)], decision, classes)
+    return record
 
 
-ONE_CLASS = {"runners_up": -1, "margins": math.inf, "margin_errors": 0.0, "log_scores": [[0.0]]}
-FAILED = {"labels": -1, "runners_up": -1, "margins": math.nan, "margin_errors": math.nan}
+ONE_CLASS: dict[str, Any] = {"runners_up": -1, "margins": math.inf, "margin_errors": 0.0, "log_scores": [[0.0]]}
+FAILED: dict[str, Any] = {"labels": -1, "runners_up": -1, "margins": math.nan, "margin_errors": math.nan}
 
 
 @pytest.mark.parametrize(
@@ -84,17 +84,17 @@ FAILED = {"labels": -1, "runners_up": -1, "margins": math.nan, "margin_errors": 
         ),
         (
             made(["certified"], labels=2, runners_up=0, passes=48, margins=4.25, margin_errors=0.5),
-            "eel  (certain after 48 passes; ahead of cat by 4.250 ± 0.500)",
+            "eel  (certified after 48 passes; ahead of cat by 4.250 ± 0.500)",
         ),
         (
             made(["limit"], passes=16_384, margins=0.002, margin_errors=0.003),
-            "cat  (not certain after 16,384 passes; ahead of dog by 0.002 ± 0.003)",
+            "cat  (not certified after 16,384 passes; ahead of dog by 0.002 ± 0.003)",
         ),
         (
             made(["certified"], passes=2048, clipped=1200),
-            "cat  (certain after 2,048 passes, with the clip active in 1,200; ahead of dog by 1.000 ± 0.100)",
+            "cat  (certified after 2,048 passes, with the clip active in 1,200; ahead of dog by 1.000 ± 0.100)",
         ),
-        (made(["limit"], margins=0.0, margin_errors=0.0), "cat  (not certain after 32 passes; tied with dog)"),
+        (made(["limit"], margins=0.0, margin_errors=0.0), "cat  (not certified after 32 passes; tied with dog)"),
         (
             made(["fixed"], passes=9, margins=1.5, margin_errors=math.nan),  # as after a single pass
             "cat  (after 9 passes; ahead of dog by 1.500)",
@@ -106,23 +106,23 @@ FAILED = {"labels": -1, "runners_up": -1, "margins": math.nan, "margin_errors": 
     ],
     ids=["fixed", "certified", "limit", "clip active", "tie", "error unknown", "nan"],
 )
-def test_a_decision_is_told_in_a_sentence(decision, sentence, capsys):
-    terminal.print_answer(answer_to(decision))
+def test_a_decision_is_printed_as_a_sentence(decision, sentence, capsys):
+    terminal.print_record(record_of(decision))
     assert capsys.readouterr().out == f"my image.png: {sentence}\n"
 
 
-@pytest.mark.parametrize(("why", "way"), [("certified", "certain after"), ("fixed", "after")])
-def test_a_network_with_one_class_has_nothing_to_be_ahead_of(why, way, capsys):
-    terminal.print_answer(answer_to(made([why], passes=16, **ONE_CLASS), ("cat",)))
-    assert capsys.readouterr().out == f"my image.png: cat  ({way} 16 passes; the only class)\n"
+@pytest.mark.parametrize(("reason", "text"), [("certified", "certified after"), ("fixed", "after")])
+def test_with_one_class_there_is_no_runner_up(reason, text, capsys):
+    terminal.print_record(record_of(made([reason], passes=16, **ONE_CLASS), ("cat",)))
+    assert capsys.readouterr().out == f"my image.png: cat  ({text} 16 passes; the only class)\n"
 
 
-def test_what_was_done_to_an_image_is_told_below(capsys):
-    terminal.print_answer(answer_to(made(["certified"]), notes=("inverted", "resized from 300 × 260")))
-    assert capsys.readouterr().out.splitlines()[1:] == ["  prepared: inverted, resized from 300 × 260"]
+def test_the_conversion_of_an_image_is_printed_below(capsys):
+    terminal.print_record(record_of(made(["certified"]), notes=("inverted", "resized from 300 × 260")))
+    assert capsys.readouterr().out.splitlines()[1:] == ["  converted: inverted, resized from 300 × 260"]
 
 
-def test_answers_hold_the_decision_of_each_image_in_order():
+def test_records_have_the_decision_of_each_image_in_order():
     decision = made(
         ["certified", "limit"],
         labels=[1, 2],
@@ -133,8 +133,8 @@ def test_answers_hold_the_decision_of_each_image_in_order():
         clipped=[0, 3],
         log_scores=[[-3.5, -0.5, -9.0], [-7.0, -1.5, -1.0]],
     )
-    answers = terminal.answers_of([(Path("a.png"), ["inverted"]), (Path("b.png"), [])], decision, CLASSES)
-    assert answers == [
+    records = terminal.decision_records([(Path("a.png"), ["inverted"]), (Path("b.png"), [])], decision, CLASSES)
+    assert records == [
         {
             "image": "a.png",
             "label": "dog",
@@ -166,29 +166,29 @@ def test_answers_hold_the_decision_of_each_image_in_order():
     ]
 
 
-def test_json_has_null_for_what_is_no_number():
-    unknown = answer_to(made(["nan"], passes=0, log_scores=[[math.nan] * 3], **FAILED))
+def test_json_has_null_for_nan_and_infinity():
+    unknown = record_of(made(["nan"], passes=0, log_scores=[[math.nan] * 3], **FAILED))
     assert (unknown["label"], unknown["runner_up"]) == (None, None)
     assert (unknown["margin"], unknown["margin_error"], unknown["mean_log_probability"]) == (None, None, None)
     assert unknown["log_scores"] == dict.fromkeys(CLASSES)
-    alone = answer_to(made(["certified"], **ONE_CLASS), ("cat",))
+    alone = record_of(made(["certified"], **ONE_CLASS), ("cat",))
     assert (alone["label"], alone["runner_up"], alone["margin"], alone["margin_error"]) == ("cat", None, None, 0.0)
-    for answer in (unknown, alone, answer_to(made(["fixed"], margin_errors=math.nan))):
+    for answer in (unknown, alone, record_of(made(["fixed"], margin_errors=math.nan))):
         assert json.loads(json.dumps(answer, allow_nan=False)) == answer
 
 
-def test_an_image_that_a_network_fails_on_is_told_apart_from_the_others(capsys):
+def test_an_image_that_a_network_fails_on_is_reported_and_the_others_are_decided(capsys):
     """From the classifier to the sentence."""
     import torch
 
     table = torch.tensor([[9.0, 30.0, 0.0], [0.0, math.nan, 0.0]], dtype=torch.float64)
     classifier = apac.Classifier(lambda images: table[images[:, 0, 0, 0].long()], apac.Compose())
     decision = classifier.decide(torch.arange(2.0).view(2, 1, 1, 1))
-    answers = terminal.answers_of([(Path("a.png"), []), (Path("b.png"), [])], decision, CLASSES)
-    json.dumps(answers, allow_nan=False)
-    for answer in answers:
-        terminal.print_answer(answer)
+    records = terminal.decision_records([(Path("a.png"), []), (Path("b.png"), [])], decision, CLASSES)
+    json.dumps(records, allow_nan=False)
+    for record in records:
+        terminal.print_record(record)
     assert capsys.readouterr().out.splitlines() == [
-        "a.png: dog  (certain after 32 passes; ahead of cat by 21.000 ± 0.000)",
+        "a.png: dog  (certified after 32 passes; ahead of cat by 21.000 ± 0.000)",
         "b.png: not decided: after 0 passes the network returned NaN or an infinite logit",
     ]

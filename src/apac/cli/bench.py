@@ -14,22 +14,22 @@ from apac.errors import InputError
 
 @handle_errors
 def bench(
-    only: Annotated[str, typer.Option(help="What to measure, separated by commas.")] = "deform,decide,train,process",
-    rounds: Annotated[int, typer.Option(help="Turns of each contestant; its best counts.")] = 5,
-    out: Annotated[Path, typer.Option(help="The file for the figures.")] = Path("bench.json"),
+    only: Annotated[str, typer.Option(help="Parts to measure, separated by commas.")] = "deform,decide,train,process",
+    rounds: Annotated[int, typer.Option(help="Measurements per contestant; the best one counts.")] = 5,
+    out: Annotated[Path, typer.Option(help="File for the results.")] = Path("bench.json"),
 ) -> None:
-    """Measure the speed, beside other libraries and beside what the machine can do.
+    """Measure the speed, compared with other libraries and with the peak of the machine.
 
     Example:  apac bench --only deform --out deform.json
 
-    Other libraries are measured where they are installed (the extra "bench"). Leave the machine idle meanwhile.
+    Other libraries are measured if they are installed (the extra "bench"). Leave the machine otherwise idle.
     """
     from apac.bench.result import bench as measure
     from apac.bench.result import tables, to_json
     from apac.runs.storage import write_json
 
     if not out.parent.is_dir():
-        raise InputError(f"the folder {out.parent} does not exist; make it, or choose another --out.")
+        raise InputError(f"the folder {out.parent} does not exist; create it, or choose another --out.")
     with show_progress() as progress:
         entries = measure([part.strip() for part in only.split(",")], rounds, progress=progress)
     for table in tables(entries):

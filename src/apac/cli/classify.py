@@ -10,7 +10,7 @@ import typer
 
 from apac.cli.errors import handle_errors, print_error
 from apac.cli.options import Error, Limit, RunFolder, Seed, certified
-from apac.cli.terminal import answers_as_csv, answers_of, print_answer, show_progress
+from apac.cli.terminal import decision_records, print_record, records_to_csv, show_progress
 from apac.errors import InputError
 
 
@@ -21,21 +21,21 @@ def classify(
     error: Error = None,
     limit: Limit = None,
     passes: Annotated[
-        int | None, typer.Option(help="A fixed number of passes instead of certainty.", show_default=False)
+        int | None, typer.Option(help="A fixed number of passes instead of the certified rule.", show_default=False)
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option("--csv", help="Write the decisions to this file too.", show_default=False)
+        Path | None, typer.Option("--csv", help="Also write the decisions to this file.", show_default=False)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the decisions as JSON.")] = False,
     seed: Seed = 0,
 ) -> None:
-    """Decide image files by APAC, with as many passes as it takes to be certain.
+    """Classify image files by APAC, with as many passes as a certified decision takes.
 
     Example:  apac classify runs/cnn digit.png
 
     Example:  apac classify runs/photos *.jpg --csv decisions.csv
 
-    Images of another size or polarity are resized, centered and inverted as the training data asks, and it is said so.
+    Images are resized, centered and inverted to match the training data, and the output lists the conversions.
     """
     import torch
 
@@ -46,7 +46,9 @@ def classify(
     from apac.runs.storage import write_bytes
 
     if passes is not None and (error, limit) != (None, None):
-        raise InputError("--passes asks for a fixed number of passes, --error and --limit for certainty; choose one.")
+        raise InputError(
+            "--passes fixes the number of passes, --error and --limit belong to the certified rule; choose one."
+        )
     rule: Rule | None = None if passes is None else FixedPasses(passes)
     if (error, limit) != (None, None):
         rule = certified(error, limit)
@@ -55,23 +57,23 @@ def classify(
     for path in images:
         try:
             read.append((path, *read_image(path, loaded.image_shape)))
-        except InputError as complaint:
-            print_error(str(complaint))
+        except InputError as unreadable:
+            print_error(str(unreadable))
             failed = True
-    answers: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     if read:
         pixels = loaded.normalize(torch.stack([image for _, image, _ in read]))
         with show_progress() as progress:
             decision = loaded.classifier(rule, seed=seed).decide(pixels, progress=progress)
-        prepared = [(path, notes) for path, _, notes in read]
-        answers = answers_of(prepared, decision, loaded.classes)
+        converted = [(path, notes) for path, _, notes in read]
+        records = decision_records(converted, decision, loaded.classes)
         failed = failed or "nan" in decision.stopped
     if as_json:
-        print(json.dumps(answers, indent=2))
+        print(json.dumps(records, indent=2))
     else:
-        for answer in answers:
-            print_answer(answer)
+        for record in records:
+            print_record(record)
     if csv is not None:
-        write_bytes(csv, answers_as_csv(answers).encode(errors="surrogateescape"))
+        write_bytes(csv, records_to_csv(records).encode(errors="surrogateescape"))
     if failed:
         raise typer.Exit(2)

@@ -12,7 +12,7 @@ from apac.cli.terminal import show_progress
 
 @handle_errors
 def fetch(name: Annotated[str, typer.Argument(help="mnist or cifar10.", show_default=False)]) -> None:
-    """Download a data set, check its digests and keep it.
+    """Download a data set and verify it.
 
     Example:  apac data fetch mnist
     """

@@ -14,7 +14,7 @@ from apac.cli.options import Error, Limit, RunFolder, Seed, certified, numbers_o
 from apac.cli.terminal import print_table, show_progress
 from apac.errors import InputError
 
-if TYPE_CHECKING:  # it would bring torch, which takes long
+if TYPE_CHECKING:  # imports torch, which is slow
     from apac.classify.rules.certified import Certified
     from apac.progress import Progress
     from apac.runs.run import Run
@@ -24,27 +24,29 @@ if TYPE_CHECKING:  # it would bring torch, which takes long
 def evaluate(
     run: RunFolder,
     passes: Annotated[
-        str | None, typer.Option(help="The M to evaluate, separated by commas.", show_default="1,4,16,64,256")
+        str | None,
+        typer.Option(help="Numbers of passes M to evaluate, separated by commas.", show_default="1,4,16,64,256"),
     ] = None,
     rule: Annotated[
-        str, typer.Option(help="fixed: error against M. certified: passes that certainty takes.")
+        str, typer.Option(help="fixed: error against M. certified: passes until the decision is certified.")
     ] = "fixed",
     error: Error = None,
     limit: Limit = None,
     against: Annotated[
-        int | None, typer.Option(help="Compare certified decisions with those of so many passes.", show_default=False)
+        int | None,
+        typer.Option(help="Compare certified decisions with those after this number of passes.", show_default=False),
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Error on the test images, plain and by APAC: by product and by sum, top-2, what changed.
+    """Evaluate the test images, plain and by APAC: error by product and by sum, top-2 error, and changed images.
 
     Example:  apac evaluate runs/cnn --passes 1,16,256
 
     Example:  apac evaluate runs/cnn --rule certified --against 1024
 
-    Writes evaluation.json and evaluation.csv into RUN, or certified.json, certified.csv and passes.png. Sums of passes
-    are kept in RUN/scores: what was made once is not made again, and Ctrl-C loses a minute or so. For a network that
-    comes with the package, RUN is its name, and the folder of that name here is made for the results.
+    Writes evaluation.json and evaluation.csv into RUN, or certified.json, certified.csv and passes.png. The scores of
+    the passes are cached in RUN/scores, so that the same command continues after Ctrl-C. For a network that comes with
+    the package, RUN is its name, and the results are written to a folder of that name.
     """
     from apac.classify.rules.fixed import FixedPasses
     from apac.runs.run import load
@@ -54,13 +56,13 @@ def evaluate(
         _fixed(run, load(run), numbers_of_passes("1,4,16,64,256" if passes is None else passes), seed)
     elif rule == "certified":
         _refuse({"--passes": passes}, "--rule fixed")
-        chosen = certified(error, limit)
-        _certified(run, load(run), chosen, None if against is None else FixedPasses(against).passes, seed)
+        certified_rule = certified(error, limit)
+        _certified(run, load(run), certified_rule, None if against is None else FixedPasses(against).passes, seed)
     else:
-        raise InputError(f"--rule is fixed or certified, got {rule!r}.")
+        raise InputError(f"--rule must be fixed or certified, got {rule!r}.")
 
 
-def _fixed(folder: Path, run: Run, marks: tuple[int, ...], seed: int) -> None:
+def _fixed(folder: Path, run: Run, passes: tuple[int, ...], seed: int) -> None:
     from apac.evaluation.fixed import evaluate as measure
     from apac.reporting.tables import changes, error_against_m
     from apac.runs.folder import scores_of
@@ -68,12 +70,12 @@ def _fixed(folder: Path, run: Run, marks: tuple[int, ...], seed: int) -> None:
     from apac.runs.storage import write_json, write_text
 
     if _mention_no_deformation(run):
-        marks = ()
-    with show_progress() as progress, _going_on():
+        passes = ()
+    with show_progress() as progress, _resumable():
         images, labels = images_to_test(run, progress=progress)
-        result = measure(run.classifier(seed=seed), images, labels, marks, cache=scores_of(folder), progress=progress)
+        result = measure(run.classifier(seed=seed), images, labels, passes, cache=scores_of(folder), progress=progress)
     print_table(error_against_m(result))
-    if marks:
+    if passes:
         print(changes(result))
     write_json(folder / "evaluation.json", result.to_json())
     write_text(folder / "evaluation.csv", result.to_csv())
@@ -95,19 +97,19 @@ def _certified(folder: Path, run: Run, rule: Certified, against: int | None, see
         images, labels = images_to_test(run, progress=progress)
         plain = int((classifier.plain(images).argmax(dim=1) != labels).sum()) / len(labels)
         result = evaluate_certified(classifier, images, labels, progress=progress)
-        form = result.to_json() | {"plain": plain}
-        write_json(folder / "certified.json", form)
+        payload = result.to_json() | {"plain": plain}
+        write_json(folder / "certified.json", payload)
         write_text(folder / "certified.csv", to_csv(result.decision, labels))
         write_bytes(folder / "passes.png", passes_against_margin(result.decision, labels))
-    print_table(tables.certainty(result, plain))
+    print_table(tables.certified(result, plain))
     print(f"wrote {', '.join(str(folder / name) for name in ('certified.json', 'certified.csv', 'passes.png'))}")
     if against is None:
         return
-    with show_progress() as progress, _going_on():
+    with show_progress() as progress, _resumable():
         cache = ScoreCache(classifier, images, against, scores_of(folder))
-        scores = cache.get(against, progress=_named(progress, f"deciding by {against:,} passes"))
+        scores = cache.get(against, progress=_named(progress, f"deciding with {against:,} passes"))
     agreement = compare(result.decision, scores, labels, cache.seconds)
-    write_json(folder / "certified.json", form | {"against": agreement.to_json()})
+    write_json(folder / "certified.json", payload | {"against": agreement.to_json()})
     print(tables.agreement(agreement, result))
 
 
@@ -116,17 +118,17 @@ def _mention_no_deformation(run: Run) -> bool:
 
     if run.config.deformation != Compose():
         return False
-    print("This network was trained on original data: without deformation APAC is the plain prediction.")
+    print("This network was trained without deformation, so APAC is the plain prediction.")
     return True
 
 
 @contextmanager
-def _going_on() -> Iterator[None]:
-    """Ctrl-C says how to go on."""
+def _resumable() -> Iterator[None]:
+    """Tell how to continue after Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:
-        sentence = "stopped, and the passes that were summed are kept; the same command goes on with them."
+        sentence = "interrupted; the passes so far are cached, and the same command continues with them."
         raise KeyboardInterrupt(sentence) from None
 
 
@@ -137,4 +139,4 @@ def _named(progress: Progress, name: str) -> Progress:
 def _refuse(options: Mapping[str, object], rule: str) -> None:
     for name, value in options.items():
         if value is not None:
-            raise InputError(f"{name} goes with {rule}; leave it out, or add that.")
+            raise InputError(f"{name} requires {rule}; omit it, or add {rule}.")

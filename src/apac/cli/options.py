@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,32 +12,32 @@ import typer
 
 from apac.errors import InputError
 
-if TYPE_CHECKING:  # it would bring torch, which takes long
+if TYPE_CHECKING:  # imports torch, which is slow
     from apac.classify.rules.certified import Certified
 
-Seed = Annotated[int, typer.Option(help="Decides every random number.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the folder holds.")]
+Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue from the files in the folder.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the files in the folder.")]
 RunFolder = Annotated[
     Path,
-    typer.Argument(
-        metavar="RUN", help="A folder that apac train made, or mnist-cnn or cifar10-cnn.", show_default=False
-    ),
+    typer.Argument(metavar="RUN", help="A folder from apac train, or mnist-cnn or cifar10-cnn.", show_default=False),
 ]
-Error = Annotated[float | None, typer.Option(help="Probability of certifying falsely.", show_default="0.0001")]
-Limit = Annotated[int | None, typer.Option(help="Passes after which an uncertain image stops.", show_default="16384")]
+Error = Annotated[float | None, typer.Option(help="Probability of a false certificate.", show_default="0.0001")]
+Limit = Annotated[
+    int | None, typer.Option(help="Passes after which an image without a certificate stops.", show_default="16384")
+]
 
 
 def certified(error: float | None, limit: int | None) -> Certified:
-    """The certified rule with what was given, and its own values otherwise."""
+    """The certified rule with these options, and its defaults for those that are None."""
     from apac.classify.rules.certified import Certified
 
-    given: dict[str, Any] = {"error": error, "limit": limit}
-    return Certified(**{name: value for name, value in given.items() if value is not None})
+    options: dict[str, Any] = {"error": error, "limit": limit}
+    return Certified(**{name: value for name, value in options.items() if value is not None})
 
 
 def numbers_of_passes(text: str) -> tuple[int, ...]:
-    """Numbers of passes, separated by commas."""
+    """Parse numbers of passes, separated by commas."""
     from apac.classify.rules.fixed import FixedPasses
 
     try:
@@ -43,3 +46,15 @@ def numbers_of_passes(text: str) -> tuple[int, ...]:
         raise
     except ValueError:
         raise InputError(f"--passes takes whole numbers separated by commas, such as 1,4,16, got {text!r}.") from None
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import modules by name, also from the current folder."""
+    if names and "" not in sys.path:
+        sys.path.insert(0, "")
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a module of the user may raise anything
+            reason = " ".join(str(error).split()) or "no message"
+            raise InputError(f"--import {name} failed: {type(error).__name__}: {reason.rstrip('.')}.") from error

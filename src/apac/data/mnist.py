@@ -22,17 +22,17 @@ FILES = {
 
 
 def decode_idx(content: bytes) -> NDArray[np.uint8]:
-    """An IDX file of bytes: two zeros, the type 8, the number of dimensions, their sizes, the values."""
+    """Decode an IDX file of bytes: two zeros, the type 8, the number of dimensions, their sizes, the values."""
     try:
         zeros, kind, dimensions = struct.unpack_from(">HBB", content)
         shape = struct.unpack_from(f">{dimensions}I", content, 4)
     except struct.error as error:
-        raise ValueError("the header is cut short") from error
+        raise ValueError("the header is truncated") from error
     if zeros != 0 or kind != 8:
         raise ValueError("not an IDX file of bytes")
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
     if values.size != math.prod(shape):
-        raise ValueError("more or fewer values than the header says")
+        raise ValueError("the number of values is not that of the header")
     return values.reshape(shape)
 
 

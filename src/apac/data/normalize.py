@@ -1,4 +1,4 @@
-"""From pixels to what a network sees; a run stores which way, so that train and test cannot disagree."""
+"""Convert pixels to network inputs. A run stores its normalization, so that training and testing use the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Scaling:
 
 @dataclass(frozen=True, eq=False)
 class Standardizing:
-    """pixels / 255, less the mean of each channel, over its standard deviation."""
+    """(pixels / 255 − mean) / standard deviation, per channel."""
 
     mean: Tensor  # (C,) float32
     deviation: Tensor  # (C,) float32, above 0
@@ -41,7 +41,7 @@ class Standardizing:
         """(N, C, H, W) uint8 -> (N, C, H, W) float32."""
         check_pixels(images)
         if images.shape[1] != len(self.mean):
-            raise InputError(f"this normalization is for {len(self.mean)} channels, got {images.shape[1]}.")
+            raise InputError(f"this normalization was fitted on {len(self.mean)} channels, got {images.shape[1]}.")
         return (images.float().div_(255) - self.mean[:, None, None]) / self.deviation[:, None, None]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -51,7 +51,7 @@ class Standardizing:
     def fit(images: Tensor) -> Standardizing:
         check_pixels(images)
         if not len(images):
-            raise InputError("a normalization needs at least one image to be fitted on, and got none.")
+            raise InputError("fitting a normalization needs at least one image, got none.")
         pixels = images.transpose(0, 1).flatten(1).double() / 255  # (C, N · H · W)
         return Standardizing(pixels.mean(dim=1).float(), pixels.std(dim=1, correction=0).clamp_min(1e-3).float())
 
@@ -60,18 +60,18 @@ Normalization = Scaling | Standardizing | Whitening
 
 
 def normalization_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalization:
-    """What `kind` and `tensors()` were taken from."""
-    wanted = {
+    """Restore a normalization from its `kind` and `tensors()`."""
+    names = {
         Scaling.kind: set[str](),
         Standardizing.kind: {"mean", "deviation"},
         Whitening.kind: {"mean", "triangle"},
     }
-    if kind not in wanted:
-        raise InputError(f"there is no normalization {kind!r}; this version knows {', '.join(wanted)}.")
-    if set(tensors) != wanted[kind]:
+    if kind not in names:
+        raise InputError(f"there is no normalization {kind!r}; this version has {', '.join(names)}.")
+    if set(tensors) != names[kind]:
         raise InputError(
-            f"the normalization {kind!r} has the tensors {sorted(wanted[kind])}, not {sorted(tensors)}; "
-            "it is damaged or of an earlier version, so train the run again."
+            f"the normalization {kind!r} needs the tensors {sorted(names[kind])}, got {sorted(tensors)}; "
+            "the run is damaged or of an earlier version: train it again."
         )
     if kind == Standardizing.kind:
         return Standardizing(**tensors)

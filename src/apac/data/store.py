@@ -1,4 +1,4 @@
-"""The cache: one verified file per data set, stored at once or not at all."""
+"""The cache: one verified file per data set, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from apac.data.sources import Arrays, Source, SourceFailed
-from apac.errors import InputError
+from apac.errors import StorageError
 from apac.progress import Progress
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set that is fetched: where from, and what its decoded bytes must be."""
+    """A data set to download: its sources, and the digests of its decoded arrays.
+
+    The sources pack the same arrays into different files, so the digests are those of the decoded arrays; pooch, which
+    downloads the files, could verify only the files.
+    """
 
     name: str
     classes: tuple[str, ...]
-    sources: tuple[Source, ...]  # in the order in which they are tried
+    sources: tuple[Source, ...]  # tried in this order
     shapes: Mapping[str, tuple[int, ...]]
     digests: Mapping[str, str]  # SHA-256 of each array's uint8 bytes in C order
 
@@ -39,20 +43,20 @@ class Entry:
 
 
 def cache_folder() -> Path:
-    """Where fetched data are kept: the folder that APAC_DATA names, or else the user's cache."""
-    chosen = os.environ.get("APAC_DATA")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("apac"))
+    """The folder of the downloaded data: the environment variable APAC_DATA, or the user's cache folder."""
+    folder = os.environ.get("APAC_DATA")
+    return Path(folder).expanduser() if folder else Path(platformdirs.user_cache_dir("apac"))
 
 
 def read(entry: Entry) -> dict[str, Tensor] | None:
-    """The verified tensors of the cached file, or nothing where there is no file; a damaged file is removed."""
+    """Read and verify the cached file; None if there is none. A damaged file is removed, and StorageError raised."""
     path = cache_folder() / entry.file
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InputError(
+        raise StorageError(
             f"cannot read {path} ({error.strerror}); make it a readable file or set APAC_DATA to another folder."
         ) from error
     try:
@@ -63,25 +67,24 @@ def read(entry: Entry) -> dict[str, Tensor] | None:
     if damaged:
         with suppress(OSError):
             path.unlink()
-        raise InputError(
-            f"{path} is damaged (its {damaged} is not that of {entry.name}) and was removed; "
-            f"run `apac data fetch {entry.name}` again."
+        raise StorageError(
+            f"{path} was damaged (wrong {damaged}) and is removed; load {entry.name} again to download it."
         )
     return tensors
 
 
 def fetch(entry: Entry, progress: Progress) -> Path:
-    """Get the data from the first source that gives them unharmed, and store them."""
+    """Download the data from the first source that has them, verify and store them."""
     folder = cache_folder()
     path = folder / entry.file
     failures = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for source in entry.sources:
-            # Inside the cache, so that the last step is a rename on one disk; gone however this block ends.
+            # Inside the cache folder, so that the last step is a rename on one file system.
             with tempfile.TemporaryDirectory(prefix=f".{entry.name}-", dir=folder) as temporary:
                 try:
-                    # Contiguous, as safetensors writes the memory as it lies.
+                    # Contiguous, because safetensors writes the memory as it is.
                     arrays = {k: np.ascontiguousarray(a) for k, a in source.get(Path(temporary), progress).items()}
                     if wrong := _mismatch(entry, arrays):
                         raise SourceFailed(f"wrong {wrong}")
@@ -91,13 +94,13 @@ def fetch(entry: Entry, progress: Progress) -> Path:
                 _store(arrays, Path(temporary) / entry.file, path)
                 return path
     except OSError as error:
-        raise InputError(
+        raise StorageError(
             f"cannot store {entry.name} at {path} ({error.strerror or error}); "
-            "make room and allow writing there, or set APAC_DATA to another folder."
+            "free some space and allow writing there, or set APAC_DATA to another folder."
         ) from error
-    raise InputError(
-        f"no source gave {entry.name}: {', '.join(failures)}; connect to the network and run "
-        f"`apac data fetch {entry.name}` again, or set APAC_DATA to a folder that has {entry.file}."
+    raise StorageError(
+        f"{entry.name} could not be downloaded: {', '.join(failures)}; connect to the network and try again, "
+        f"or set APAC_DATA to a folder that has {entry.file}."
     )
 
 
@@ -105,12 +108,12 @@ def _store(arrays: dict[str, NDArray[np.uint8]], temporary: Path, path: Path) ->
     with temporary.open("wb") as file:
         file.write(safetensors.numpy.save(arrays))
         file.flush()
-        os.fsync(file.fileno())  # before the rename, so that a crash leaves the whole file or none
+        os.fsync(file.fileno())  # before the rename, so that a crash leaves the complete file or none
     os.replace(temporary, path)
 
 
 def _mismatch(entry: Entry, arrays: Arrays) -> str | None:
-    """The first thing that is not as it must be."""
+    """The first property that is wrong, or None."""
     if set(arrays) != set(entry.shapes):
         return "list of arrays"
     for key, shape in entry.shapes.items():

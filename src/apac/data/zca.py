@@ -1,4 +1,4 @@
-"""ZCA whitening: decorrelate the pixels of a data set while staying as close to the pixels as can be."""
+"""ZCA whitening: decorrelate the pixels of a data set with the least change to them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from torch import Tensor
 
 from apac.data.base import check_pixels
 from apac.errors import InputError
+from apac.inference.workers import torch_threads
 
-# With pixels in -128 .. 127, a float32 sum of 1,024 products stays within 2^24: every sum below is an exact integer,
-# whatever the threads, so the covariance has no rounding error that chunks or machines could change.
+# With pixels in -128 .. 127, a float32 sum of 1,024 products is at most 2^24: every sum below is an exact integer for
+# any order of the terms, so the covariance is the same on every machine.
 CHUNK, MIDDLE = 1024, 128
 
 
 @dataclass(frozen=True, eq=False)
 class Whitening:
-    """(pixels / 255 − mean) · matrix, with all that `fit` was asked for folded into the two."""
+    """(pixels / 255 − mean) · matrix."""
 
     mean: Tensor  # (D,) float32, D = C · H · W
-    matrix: Tensor  # (D, D) float32, symmetric, each number one that half precision has
+    matrix: Tensor  # (D, D) float32, symmetric, rounded to half precision
 
     kind: ClassVar[str] = "zca"
 
@@ -31,7 +32,7 @@ class Whitening:
         if self.mean.shape != (size,) or self.matrix.shape != (size, size):
             raise InputError(
                 f"a whitening has a mean (D,) and a matrix (D, D), "
-                f"not {tuple(self.mean.shape)} and {tuple(self.matrix.shape)}; fit it again."
+                f"got {tuple(self.mean.shape)} and {tuple(self.matrix.shape)}; fit it again."
             )
 
     def apply(self, images: Tensor) -> Tensor:
@@ -39,8 +40,8 @@ class Whitening:
         check_pixels(images)
         if images[:1].numel() not in (0, self.mean.numel()):
             raise InputError(
-                f"this whitening is for {self.mean.numel()} values an image, not for images of "
-                f"{' × '.join(map(str, images.shape[1:]))}; give images of the data set that it was fitted on."
+                f"this whitening was fitted on images of {self.mean.numel()} values, got images of "
+                f"{' × '.join(map(str, images.shape[1:]))}; give images of the same data set."
             )
         whitened = torch.empty(images.shape, dtype=torch.float32)
         for start in range(0, len(images), CHUNK):
@@ -49,7 +50,7 @@ class Whitening:
         return whitened
 
     def tensors(self) -> dict[str, Tensor]:
-        """The mean, and half of the matrix in half precision, which is all of it: 9 MB for CIFAR-10 instead of 37."""
+        """The mean and the lower triangle of the matrix in half precision, without loss: 9 MB for CIFAR-10, not 37."""
         row, column = _triangle(len(self.mean))
         return {"mean": self.mean, "triangle": self.matrix[row, column].half()}
 
@@ -59,7 +60,7 @@ class Whitening:
         row, column = _triangle(size)
         if triangle.shape != row.shape:
             raise InputError(
-                f"the triangle of a whitening of {size} values has {len(row)} numbers, not {triangle.numel()}."
+                f"the triangle of a whitening of {size} values has {len(row)} numbers, got {triangle.numel()}."
             )
         matrix = torch.empty(size, size)
         matrix[row, column] = matrix[column, row] = triangle.float()
@@ -69,16 +70,16 @@ class Whitening:
 def fit(images: Tensor, *, epsilon: float = 0.1, scale: float = 0.25) -> Whitening:
     """Fit on (N, C, H, W) uint8: x = pixels / 255 / scale has the covariance U Λ Uᵀ, and W = U (Λ + epsilon)^(−1/2) Uᵀ.
 
-    The covariance divides by N. `epsilon` keeps the noise in directions of little variance from being blown up; it is
-    measured in the units of x, which is why `scale` matters. W is rounded to half precision, so that what is stored is
-    what was trained with; whitened pixels change by about 0.1 % of their spread.
+    The covariance divides by N. `epsilon` limits the amplification of noise in directions of little variance; it has
+    the units of x, so it depends on `scale`. W is rounded to half precision, so that the stored whitening is the one
+    used in training; this changes whitened pixels by about 0.1 % of their standard deviation.
     """
     check_pixels(images)
     if len(images) == 0:
-        raise InputError("whitening needs at least one image to be fitted on, and got none.")
+        raise InputError("fitting a whitening needs at least one image, got none.")
     for name, value in {"epsilon": epsilon, "scale": scale}.items():
         if not (math.isfinite(value) and value > 0):
-            raise InputError(f"the {name} of a whitening must be a positive number, not {value}.")
+            raise InputError(f"{name} must be a positive number, got {value}.")
 
     mean, covariance = _moments(images)
     unit = 255 * scale
@@ -107,17 +108,14 @@ def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _triangle(size: int) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the numbers of a symmetric matrix that tell the others."""
+    """Rows and columns of the lower triangle."""
     row, column = torch.tril_indices(size, size)
     return row, column
 
 
 def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    # On one thread: the threads meet thousands of times, and beside other work waiting takes ten times the computing.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    # On one thread: the decomposition synchronizes its threads thousands of times, and beside other work the waiting
+    # takes ten times as long as the computation.
+    with torch_threads(1):
         variances, directions = torch.linalg.eigh(matrix)
-    finally:
-        torch.set_num_threads(threads)
     return variances, directions

@@ -11,10 +11,11 @@ BLOCK = 31 << 20  # bytes; glibc does not keep larger ones
 
 @lru_cache(maxsize=1)
 def keep_freed_blocks() -> None:
-    """From now on, let this process keep the blocks that it frees, up to 31 MB each.
+    """Let the process keep freed blocks of up to 31 MB for reuse. Calls after the first do nothing.
 
-    glibc returns large blocks to the system, which then hands them out again page by page: the activations of a step or
-    of a batch cost more to get than to fill (training the CIFAR-10 network was a third faster without). It raises its
-    limit to the largest such block that it has seen freed, so one is shown to it.
+    glibc returns large blocks to the system, which hands them out again page by page: for the activations of a training
+    step or of a batch that costs more than computing them (training the CIFAR-10 network was a third slower). glibc
+    raises its limit to the largest such block that the process frees, so this function frees one. The process keeps at
+    most what it has used at once; no other behavior changes.
     """
     torch.empty(BLOCK, dtype=torch.uint8, device="cpu")

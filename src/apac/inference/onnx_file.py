@@ -10,31 +10,34 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from apac.errors import InputError
+from apac.errors import InputError, require
 from apac.inference.engine import Network, Prepared
 
 
 def from_onnx(path: str | os.PathLike[str]) -> Network:
-    """The network of an .onnx file with one input of images, (N, C, H, W) float32; its first output counts."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise InputError(
-            "ONNX Runtime is not installed; install it, or this package with its extra: "
-            "pip install 'augmented-pattern-classification[fast]'"
-        ) from None
+    """Load the network of an .onnx file, with one input of images (N, C, H, W) float32.
+
+    Its first output is used. A file that was exported for a fixed number of images serves any number. Needs the extra
+    `fast`.
+
+    >>> import apac
+    >>> apac.from_onnx("missing.onnx")
+    Traceback (most recent call last):
+    apac.errors.InputError: there is no file missing.onnx; give an .onnx file.
+    """
+    onnxruntime = require("onnxruntime", extra="fast")
     if not Path(path).is_file():
         raise InputError(f"there is no file {path}; give an .onnx file.")
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # the threads of a decision each call it
-    options.log_severity_level = 4  # what fails is said below
+    options.intra_op_num_threads = 1  # every worker thread calls it
+    options.log_severity_level = 4  # failures are raised below
     try:
         session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of onnxruntime's own kinds
+    except Exception as error:  # ONNX Runtime has exception classes of its own
         raise InputError(f"{path} cannot be read as an ONNX network: {_first_line(error)}") from error
     inputs = session.get_inputs()
     if len(inputs) != 1 or inputs[0].type != "tensor(float)":
-        kinds = ", ".join(f"{each.name}: {each.type}" for each in inputs)
+        kinds = ", ".join(f"{tensor.name}: {tensor.type}" for tensor in inputs)
         raise InputError(f"{path} must have one input of float32 images, it has {kinds}.")
     first = session.get_outputs()[0]
     if not first.type.startswith("tensor("):
@@ -42,27 +45,27 @@ def from_onnx(path: str | os.PathLike[str]) -> Network:
             f"the first output of {path}, {first.name}, must be a tensor (images, classes), it is a {first.type}; "
             f"export the network without it, from scikit-learn with the option zipmap=False."
         )
-    fixed = inputs[0].shape[0] if inputs[0].shape and isinstance(inputs[0].shape[0], int) else None
+    fixed_size = inputs[0].shape[0] if inputs[0].shape and isinstance(inputs[0].shape[0], int) else None
 
     def run(images: Tensor) -> Tensor:
-        batch = images.detach().to("cpu", torch.float32)
-        # A file may be made for one number of images: the last ones are filled up.
-        parts = batch.split(fixed) if fixed else [batch]
+        images_on_cpu = images.detach().to("cpu", torch.float32)
+        batches = images_on_cpu.split(fixed_size) if fixed_size else [images_on_cpu]
         try:
-            each = [_part(session, inputs[0].name, part, fixed or len(part)) for part in parts]
+            logits = [_run_padded(session, inputs[0].name, batch, fixed_size or len(batch)) for batch in batches]
         except Exception as error:
-            wanted = tuple(inputs[0].shape)
+            expected = tuple(inputs[0].shape)
             raise InputError(
-                f"{path} takes images of shape {wanted}, got {tuple(images.shape)}: {_first_line(error)}"
+                f"{path} takes images of shape {expected}, got {tuple(images.shape)}: {_first_line(error)}"
             ) from error
-        return torch.cat(each)
+        return torch.cat(logits)
 
     return Prepared(run)
 
 
-def _part(session: Any, name: str, images: Tensor, size: int) -> Tensor:
-    filled = functional.pad(images, (0, 0) * (images.ndim - 1) + (0, size - len(images)))
-    return torch.from_numpy(session.run(None, {name: filled.contiguous().numpy()})[0])[: len(images)]
+def _run_padded(session: Any, name: str, images: Tensor, size: int) -> Tensor:
+    """Run up to `size` images, padded with zero images to exactly `size`."""
+    padded = functional.pad(images, (0, 0) * (images.ndim - 1) + (0, size - len(images)))
+    return torch.from_numpy(session.run(None, {name: padded.contiguous().numpy()})[0])[: len(images)]
 
 
 def _first_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from apac.evaluation.fixed import Evaluation
+from apac.paper import comparison
 from apac.paper.recipes import LABELS, ORIGINAL, Recipe, find
 from apac.paper.reproduce import Result
 from apac.reporting import html, tables
@@ -174,13 +175,13 @@ def result_tables(result: Result) -> list[tables.Table]:
     """What the command prints."""
     found = _by_passes(result)
     if result.certified:
-        found.append(tables.certainties(result.certified, result.evaluation))
+        found.append(tables.certified_by_error(result.certified, result.evaluation))
     return [*found, summary(result)]
 
 
 def summary(result: Result) -> tables.Table:
     """The recipe's part of the paper's Table 2, the recipe's own training last."""
-    return tables.summary(dict(reversed(_evaluations(result).items())), result.recipe.paper, _sets(result))
+    return comparison.summary(dict(reversed(_evaluations(result).items())), result.recipe.paper, _sets(result))
 
 
 def sentences(result: Result) -> list[str]:
@@ -189,7 +190,7 @@ def sentences(result: Result) -> list[str]:
     if not other.rows:
         return [tables.changes(evaluation)]
     both = [f"After {LABELS[n]}: {tables.changes(e)}" for n, e in ((name, evaluation), (other_name, other))]
-    return [*both, tables.against(evaluation, name, other, other_name)]
+    return [*both, comparison.differences(evaluation, name, other, other_name)]
 
 
 def _by_passes(result: Result) -> list[tables.Table]:
@@ -233,7 +234,7 @@ def _html(result: Result, pictures: dict[str, Picture]) -> str:
         *(html.Section("All M", table=each) for each in _by_passes(result)),
     ]
     if result.certified:
-        sections.append(html.Section("Certified", table=tables.certainties(result.certified, result.evaluation)))
+        sections.append(html.Section("Certified", table=tables.certified_by_error(result.certified, result.evaluation)))
     facts = {
         "command": _command(result.recipe),
         **{f"training, {LABELS[name]}": _training(each) for name, each in _runs(result).items()},

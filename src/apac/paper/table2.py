@@ -57,7 +57,7 @@ def errors(results: Sequence[Result]) -> tables.Table:
         )
     columns = ("network", "deformed data, APAC", "deformed data, plain", "original data, plain", "M")
     return tables.Table(
-        "Test error in percent, and in brackets the paper's with M = 16,384", columns, tuple(rows), last=False
+        "Test error in percent, and in brackets the paper's with M = 16,384", columns, tuple(rows), highlight_last=False
     )
 
 

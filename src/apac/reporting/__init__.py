@@ -1,1 +1,1 @@
-"""Results for people: tables, figures, HTML."""
+"""Results as tables, figures and HTML pages."""

@@ -1,4 +1,4 @@
-"""report.html: one file that opens from disk, with everything inside it."""
+"""HTML pages in one self-contained file that opens from disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; f
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands below it; each part is left out where it is empty."""
+    """A heading and the content below it; empty parts are left out."""
 
     title: str
     text: str = ""
@@ -38,10 +38,11 @@ class Section:
     picture: bytes = b""  # PNG
     caption: str = ""
     facts: Mapping[str, str] | None = None
-    links: Mapping[str, str] | None = None  # what each is to, by address
+    links: Mapping[str, str] | None = None  # text by address
 
 
 def page(title: str, lead: str, sections: Sequence[Section]) -> str:
+    """A complete page: the title, a first paragraph and the sections."""
     body = "\n".join(_section(section) for section in sections)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -67,7 +68,8 @@ def _section(section: Section) -> str:
         rows = "".join(f"<dt>{escape(k)}</dt><dd><code>{escape(v)}</code></dd>" for k, v in section.facts.items())
         parts.append(f"<dl>{rows}</dl>")
     if section.links:
-        items = "".join(f'<li><a href="{escape(to)}">{escape(what)}</a></li>' for to, what in section.links.items())
+        links = section.links.items()
+        items = "".join(f'<li><a href="{escape(address)}">{escape(text)}</a></li>' for address, text in links)
         parts.append(f"<ul>{items}</ul>")
     return "\n".join(parts)
 
@@ -75,8 +77,8 @@ def _section(section: Section) -> str:
 def _table(table: Table) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
     rows = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
-    look = ' class="last"' if table.last else ""
+    style = ' class="last"' if table.highlight_last else ""
     return (
-        f"<table{look}><caption>{escape(table.title)}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        f"<table{style}><caption>{escape(table.title)}</caption>\n<thead><tr>{head}</tr></thead>\n"
         f"<tbody>\n{rows}\n</tbody></table>"
     )

@@ -184,7 +184,7 @@ def dataset_of(config: TrainConfig, *, channels: int | None = None, progress: Pr
     """What a run was, or is to be, trained and tested on; the channels of a folder's images if they are known."""
     if config.folder is None:
         return data.load(config.data, progress=progress)
-    return load_folder(config.folder, corrupt=config.corrupt, channels=channels, progress=progress)
+    return load_folder(config.folder, on_unreadable=config.corrupt, channels=channels, progress=progress)
 
 
 def images_to_test(run: Run, *, progress: Progress = no_progress) -> tuple[Tensor, Tensor]:

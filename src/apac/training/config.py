@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from apac import data, models
-from apac.data.folder import Corrupt
+from apac.data.folder import OnUnreadable
 from apac.deform import presets
 from apac.deform.base import Deformation
 from apac.deform.per_class import PerClass
@@ -49,7 +49,7 @@ class TrainConfig:
     average: float = 0.0  # decay a step of the running mean of the weights (EMA) that is kept; 0 keeps the last weights
     validation: float = 0.1  # the part of the training images that is held out
     seed: int = 0
-    corrupt: Corrupt = field(
+    corrupt: OnUnreadable = field(
         default="refuse", compare=False
     )  # what to do with files of a folder that cannot be read; or "skip"
 

@@ -1,1 +1,1 @@
-"""The paper's figures, and those of the certified rule. Each function draws one and returns it as PNG."""
+"""The paper's figures and those of the certified rule. Each function draws one figure and returns it as PNG."""

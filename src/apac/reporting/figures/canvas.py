@@ -1,4 +1,4 @@
-"""What the figures share: colors, images, bars, axes, and the way to PNG. This file alone imports matplotlib."""
+"""Elements of the figures: colors, images, bars, axes and PNG output. The only module that imports matplotlib."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 from torch import Tensor
 
+from apac.errors import missing
+
+try:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patheffects import withStroke
+    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+except ImportError as error:
+    raise missing("matplotlib", "paper") from error
+
 APAC, SUM, PLAIN, ORIGINAL = "#1f5fa8", "#7aa6d6", "#c1571d", "#8a8a8a"
-NETWORKS = ("#1f5fa8", "#2f8f5b", "#8a4fa3", "#b8860b")  # to tell several networks apart
+NETWORKS = ("#1f5fa8", "#2f8f5b", "#8a4fa3", "#b8860b")  # one per network
 
 
 def blank(width: float, height: float) -> Figure:
-    """An empty figure of so many inches."""
+    """An empty figure with this size in inches."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def passes_axis(axes: Any) -> None:
+    """Scale the x-axis as a number of passes."""
     axes.set_xscale("log", base=4)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_minor_locator(NullLocator())
@@ -29,7 +36,7 @@ def passes_axis(axes: Any) -> None:
 
 
 def error_axis(axes: Any, errors: Sequence[float]) -> None:
-    """Test errors in percent, by their logarithm, so that one pass does not press the others together."""
+    """Scale the y-axis as test errors in percent, logarithmic, because one pass has a much larger error than many."""
     axes.set_ylabel("test error (%)")
     axes.grid(axis="y", alpha=0.3)
     if min(errors) > 0:
@@ -41,40 +48,41 @@ def error_axis(axes: Any, errors: Sequence[float]) -> None:
 
 
 def show_image(axes: Any, image: Tensor) -> None:
-    """One image (C, H, W) in [0, 1], gray or color, without ticks."""
+    """Draw one image (C, H, W) in [0, 1], gray or color, without ticks."""
     pixels = image.clamp(0, 1).permute(1, 2, 0).numpy()
     axes.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=1)
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
 
 
-def top_two(axes: Any, shares: Tensor, classes: Sequence[str], truth: int) -> None:
-    """Bars of the two most probable classes beside an image, as high as it is for probability 1; blue is the truth."""
+def top_two(axes: Any, probabilities: Tensor, classes: Sequence[str], truth: int) -> None:
+    """Draw bars of the two most probable classes next to an image; blue is the true class."""
     inset = axes.inset_axes((1.04, 0.0, 0.3, 1.0))
-    values, best = shares.topk(2)
+    values, best = probabilities.topk(2)
     inset.bar([0, 1], values.tolist(), color=[APAC if int(c) == truth else PLAIN for c in best])
     inset.set(ylim=(0, 1), xlim=(-0.6, 1.6), yticks=[], xticks=[0, 1])
     names = [classes[int(c)] for c in best]
     if max(map(len, names)) <= 2:
         inset.set_xticklabels(names, fontsize=7)
-    else:  # no room below: along the bars
+    else:  # names that are too long for below the bars
         inset.set_xticks([])
-        for place, name in enumerate(names):
-            words(inset, place, 0.04, name, ha="center", va="bottom", rotation=90, fontsize=7, color="black")
+        for x, name in enumerate(names):
+            outlined_text(inset, x, 0.04, name, ha="center", va="bottom", rotation=90, fontsize=7, color="black")
     inset.tick_params(length=0, pad=1)
     inset.spines[:].set(color="#bbbbbb", linewidth=0.6)
 
 
-def words(axes: Any, x: float, y: float, text: str, **how: Any) -> None:
-    """Text that can be read on any image: outlined, light on dark or dark on light."""
-    outline = "white" if how["color"] == "black" else "black"
-    axes.text(x, y, text, path_effects=[withStroke(linewidth=1.8, foreground=outline)], **how)
+def outlined_text(axes: Any, x: float, y: float, text: str, **style: Any) -> None:
+    """Draw text with an outline, so that it is legible on any image."""
+    outline = "white" if style["color"] == "black" else "black"
+    axes.text(x, y, text, path_effects=[withStroke(linewidth=1.8, foreground=outline)], **style)
 
 
 def bars(axes: Any, log_scores: Tensor, classes: Sequence[str], truth: int, title: str) -> None:
+    """Draw a bar for each class; blue is the true class, orange a wrong decision."""
     best = int(log_scores.argmax())
     colors = [APAC if c == truth else PLAIN if c == best else "#cccccc" for c in range(len(classes))]
-    floor = float(log_scores[log_scores.isfinite()].min()) - 0.5  # bars rise from it: the best is the highest
+    floor = float(log_scores[log_scores.isfinite()].min()) - 0.5  # the bars start here, so that the best is the highest
     axes.bar(range(len(classes)), (log_scores - floor).clamp(min=0).tolist(), bottom=floor, color=colors)
     axes.set_ylim(floor, None)
     axes.set_title(f"{title}: {classes[best]}", fontsize=8, color=APAC if best == truth else PLAIN)
@@ -86,6 +94,7 @@ def bars(axes: Any, log_scores: Tensor, classes: Sequence[str], truth: int, titl
 
 
 def png(figure: Figure) -> bytes:
+    """Render a figure as PNG."""
     FigureCanvasAgg(figure)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=150, bbox_inches="tight", pad_inches=0.08)

@@ -1,4 +1,4 @@
-"""Figures of numbers: error against M, passes, and margins. Each as PNG."""
+"""Figures of errors, passes and margins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from apac.reporting.figures.canvas import APAC, NETWORKS, ORIGINAL, PLAIN, SUM, 
 
 
 def error_against_m(deformed: Evaluation, original: Evaluation) -> bytes:
-    """Test error as M grows, with the plain predictions as lines."""
+    """The test error against M, with the errors of the plain predictions as lines."""
     figure = blank(6.4, 4.4)
     axes = figure.subplots()
     passes = [row.passes for row in deformed.rows]
@@ -31,14 +31,14 @@ def error_against_m(deformed: Evaluation, original: Evaluation) -> bytes:
         axes.axhline(100 * error, color=color, linestyle=":", label=f"{text}: {100 * error:.2f} %")
     passes_axis(axes)
     axes.set_xticks(passes)
-    axes.set_xlabel("M, passes of each test image")
+    axes.set_xlabel("M, passes per test image")
     error_axis(axes, [deformed.plain, original.plain, *(min(row.sum, row.product) for row in deformed.rows)])
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return png(figure)
 
 
 def networks_against_m(evaluations: Mapping[str, Evaluation]) -> bytes:
-    """Test error as M grows for several networks by name, each with its plain prediction as a line."""
+    """The test error against M for several networks by name, with the errors of their plain predictions as lines."""
     figure = blank(6.4, 4.4)
     axes = figure.subplots()
     for color, (name, evaluation) in zip(NETWORKS, evaluations.items(), strict=False):
@@ -48,35 +48,41 @@ def networks_against_m(evaluations: Mapping[str, Evaluation]) -> bytes:
         axes.axhline(100 * evaluation.plain, color=color, linestyle=":", label=text)
     passes_axis(axes)
     rows = [row for evaluation in evaluations.values() for row in evaluation.rows]
-    axes.set_xlabel("M, passes of each test image")
+    axes.set_xlabel("M, passes per test image")
     axes.set_xticks(sorted({row.passes for row in rows}))
     error_axis(axes, [row.product for row in rows] + [evaluation.plain for evaluation in evaluations.values()])
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return png(figure)
 
 
-def certified(certainties: Sequence[CertifiedEvaluation], evaluation: Evaluation) -> bytes:
-    """The passes that certainty takes, at the least error allowed; and what they buy, beside fixed numbers of them."""
+def certified(results: Sequence[CertifiedEvaluation], evaluation: Evaluation) -> bytes:
+    """The passes of the strictest certified rule; and the test error against mean passes, certified and fixed."""
     figure = blank(9.6, 4.0)
     left, right = figure.subplots(1, 2)
-    strictest = min(certainties, key=lambda each: each.rule.error)
+    strictest = min(results, key=lambda result: result.rule.error)
     passes = strictest.decision.passes.tolist()
     edges = [16 * 2 ** (k / 2) * 0.84 for k in range(math.ceil(2 * math.log2(max(passes) / 16)) + 2)]
     left.hist(passes, bins=edges, color=APAC)
     passes_axis(left)
-    left.set(xlabel="passes of an image", ylabel="images", yscale="log", ylim=(0.7, None))
+    left.set(xlabel="passes per image", ylabel="images", yscale="log", ylim=(0.7, None))
     left.yaxis.set_major_formatter("{x:,.0f}")
     left.set_title(
         f"error {strictest.rule.error:g}: mean {strictest.mean:.0f}, median {strictest.median:.0f}", fontsize=9
     )
     rows = evaluation.rows
     right.plot([row.passes for row in rows], [100 * row.product for row in rows], "o-", color=SUM, label="fixed M")
-    ordered = sorted(certainties, key=lambda each: each.mean)
-    right.plot([c.mean for c in ordered], [100 * c.wrong for c in ordered], "D-", color=APAC, label="certified")
-    for each in ordered:
+    ordered = sorted(results, key=lambda result: result.mean)
+    right.plot(
+        [result.mean for result in ordered],
+        [100 * result.wrong for result in ordered],
+        "D-",
+        color=APAC,
+        label="certified",
+    )
+    for result in ordered:
         right.annotate(
-            f"{each.rule.error:g}",
-            (each.mean, 100 * each.wrong),
+            f"{result.rule.error:g}",
+            (result.mean, 100 * result.wrong),
             (-3, 7),
             textcoords="offset points",
             fontsize=8,
@@ -84,23 +90,25 @@ def certified(certainties: Sequence[CertifiedEvaluation], evaluation: Evaluation
         )
     right.axhline(100 * evaluation.plain, color=PLAIN, linestyle=":", label="plain")
     passes_axis(right)
-    right.set_xlabel("passes of an image, mean")
-    error_axis(right, [evaluation.plain, *(row.product for row in rows), *(each.wrong for each in ordered)])
+    right.set_xlabel("mean passes per image")
+    error_axis(right, [evaluation.plain, *(row.product for row in rows), *(result.wrong for result in ordered)])
     right.legend(frameon=False, fontsize=9)
     return png(figure)
 
 
 def passes_against_margin(decision: Decision, labels: Tensor) -> bytes:
-    """The passes of each image, over the margin by which its label leads in the end."""
+    """The passes of each image against the final margin of its label."""
     figure = blank(6.4, 4.4)
     axes = figure.subplots()
-    right = decision.labels == labels
-    certified, limit = (torch.tensor([why == reason for why in decision.stopped]) for reason in ("certified", "limit"))
-    shown = decision.margins.isfinite() & (decision.margins > 0)  # the axis has no place for ties
+    correct = decision.labels == labels
+    certified, limit = (
+        torch.tensor([stopped == reason for stopped in decision.stopped]) for reason in ("certified", "limit")
+    )
+    shown = decision.margins.isfinite() & (decision.margins > 0)  # a logarithmic axis cannot show ties
     for mask, mark, color, text in (
-        (certified & right, "o", APAC, "certified, and the true class"),
-        (certified & ~right, "o", PLAIN, "certified, and not the true class"),
-        (limit, "x", ORIGINAL, "not certain at the limit"),
+        (certified & correct, "o", APAC, "certified, correct"),
+        (certified & ~correct, "o", PLAIN, "certified, wrong"),
+        (limit, "x", ORIGINAL, "not certified at the limit"),
     ):
         if mask.any():
             margins, passes = decision.margins[mask & shown], decision.passes[mask & shown]
@@ -111,8 +119,8 @@ def passes_against_margin(decision: Decision, labels: Tensor) -> bytes:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    what = COMBINATIONS[decision.combine].quantity
-    axes.set(xlabel=f"margin: mean {what} of the label less that of the second class", ylabel="passes")
+    score = COMBINATIONS[decision.combine].quantity
+    axes.set(xlabel=f"margin: mean {score} of the label minus that of the runner-up", ylabel="passes")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=9)
