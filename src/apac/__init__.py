@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from apac.classify.decision import Decision as Decision
     from apac.classify.rules.base import FixedPasses as FixedPasses
     from apac.classify.rules.certified import Certified as Certified
+    from apac.data.base import Dataset as Dataset
     from apac.deform import Amplitude as Amplitude
     from apac.deform import Color as Color
     from apac.deform import Compose as Compose
@@ -28,21 +29,26 @@ if TYPE_CHECKING:
     from apac.deform import TimeShift as TimeShift
     from apac.deform import TimeWarp as TimeWarp
     from apac.deform import presets as presets
+    from apac.errors import ApacError as ApacError
     from apac.errors import InputError as InputError
+    from apac.errors import StorageError as StorageError
+    from apac.errors import TrainingError as TrainingError
     from apac.inference.onnx_file import from_onnx as from_onnx
     from apac.runs.run import Run as Run
     from apac.runs.run import load as load
-    from apac.runs.run import train as train
+    from apac.runs.train import train as train
     from apac.training.config import TrainConfig as TrainConfig
 
 # Where each public name lives. It is imported when first used: `apac --help` does not wait for torch.
 _HOMES = {
     "Amplitude": "apac.deform",
     "ApacClassifier": "apac.adapters.sklearn",
+    "ApacError": "apac.errors",
     "Certified": "apac.classify.rules.certified",
     "Classifier": "apac.classify.classifier",
     "Color": "apac.deform",
     "Compose": "apac.deform",
+    "Dataset": "apac.data.base",
     "Decision": "apac.classify.decision",
     "Deformation": "apac.deform",
     "Elastic": "apac.deform",
@@ -55,10 +61,12 @@ _HOMES = {
     "PerClass": "apac.deform",
     "Run": "apac.runs.run",
     "ScaleShift": "apac.deform",
+    "StorageError": "apac.errors",
     "Thickness": "apac.deform",
     "TimeShift": "apac.deform",
     "TimeWarp": "apac.deform",
     "TrainConfig": "apac.training.config",
+    "TrainingError": "apac.errors",
     "from_albumentations": "apac.adapters.libraries",
     "from_callable": "apac.adapters.libraries",
     "from_kornia": "apac.adapters.libraries",
@@ -66,13 +74,17 @@ _HOMES = {
     "from_torchvision": "apac.adapters.libraries",
     "load": "apac.runs.run",
     "presets": "apac.deform",
-    "train": "apac.runs.run",
+    "train": "apac.runs.train",
 }
 
 __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("augmented-pattern-classification")
     if name not in _HOMES:
         raise AttributeError(f"module 'apac' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -26,38 +25,12 @@ from apac.deform.jitter import Jitter
 from apac.errors import InputError
 from apac.randomness import generator, seeding
 from apac.training import loop
-from apac.validation import validate_integer, validate_number, validate_positive
+from apac.training.config import TrainConfig
 
 Shape = tuple[int, int, int]
 Builder = Callable[[Shape, int], nn.Module]  # of the shape of a sample (C, H, W) and the number of classes
 
 SAMPLED = 1000  # training samples that `n_passes_` is the mean of
-
-
-@dataclass(frozen=True)
-class Training:
-    """What the loop asks of a configuration."""
-
-    deformation: Deformation
-    epochs: int
-    batch: int
-    rate: float
-    l2: float
-    seed: int
-    schedule: Literal["paper", "cosine"] = "cosine"
-    warmup: float = 0.05
-    optimizer: Literal["sgd", "muon"] = "sgd"
-    tied: float = 0.0
-    momentum: float = 0.9
-    average: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch"):
-            validate_integer(self, name, minimum=1)
-        validate_positive(self, "rate")
-        validate_number(self, "l2", minimum=0)
-        if not isinstance(self.deformation, Deformation):
-            raise InputError(f"the deformation must be a Deformation, got {self.deformation!r}.")
 
 
 class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -137,7 +110,17 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         samples = self._samples(array)
         deformation = Jitter(0.1) if self.deformation is None else self.deformation
         rule = Certified(error=0.01, limit=1024) if self.rule is None else self.rule
-        training = Training(deformation, self.epochs, self.batch, self.rate, self.l2, seed)
+        if not isinstance(deformation, Deformation):
+            raise InputError(f"the deformation must be a Deformation, got {deformation!r}.")
+        config = TrainConfig(
+            epochs=self.epochs,
+            batch_size=self.batch,
+            learning_rate=self.rate,
+            schedule="cosine",
+            warmup=0.05,
+            weight_decay=self.l2,
+            seed=seed,
+        )
         _, channels, height, width = deformation.preprocess(samples[:1]).shape
         with seeding() as seed_all:
             seed_all(seed)
@@ -148,10 +131,8 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"the network must have {len(self.classes_)} outputs, one for each class, got {classes}.")
         weight = next(self.network_.parameters())
         samples, labels = samples.to(weight.dtype), torch.from_numpy(encoded.astype(np.int64))
-        state = loop.start(self.network_.train(), training)
-        with seeding() as seed_all:  # for what the network may draw, as in dropout
-            seed_all(seed)
-            loop.advance(state, training, samples, labels, (samples[:0], labels[:0]), ahead=False)
+        state = loop.init_state(self.network_, config)
+        loop.run_epochs(state, config, deformation, samples, labels, (samples[:0], labels[:0]), prefetch=False)
         self.network_.eval()
         some = torch.randperm(len(samples), generator=generator(seed, "passes", 0))[:SAMPLED]
         self.n_passes_ = float(self.classifier_.decide(samples[some]).passes.double().mean())

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from apac.errors import InputError
+from apac.errors import ApacError, Interrupted
 
 
 def print_error(sentence: str) -> None:
@@ -24,8 +24,11 @@ def handle_errors(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(*arguments: Any, **options: Any) -> None:
         try:
             command(*arguments, **options)
-        except (InputError, KeyboardInterrupt) as error:
+        except (Interrupted, KeyboardInterrupt) as error:
             print_error(str(error) or "interrupted; nothing is half-written.")
+            raise typer.Exit(130) from None
+        except ApacError as error:
+            print_error(str(error))
             raise typer.Exit(2) from None
         except BrokenPipeError:
             raise  # whoever read the output has enough; typer ends quietly

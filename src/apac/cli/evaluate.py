@@ -63,7 +63,7 @@ def evaluate(
 def _fixed(folder: Path, run: Run, marks: tuple[int, ...], seed: int) -> None:
     from apac.evaluation.fixed import evaluate as measure
     from apac.reporting.tables import changes, error_against_m
-    from apac.runs.folder import scores_of
+    from apac.runs.folder import scores_path
     from apac.runs.run import images_to_test
     from apac.runs.storage import write_json, write_text
 
@@ -71,7 +71,7 @@ def _fixed(folder: Path, run: Run, marks: tuple[int, ...], seed: int) -> None:
         marks = ()
     with show_progress() as progress, _going_on():
         images, labels = images_to_test(run, progress=progress)
-        result = measure(run.classifier(seed=seed), images, labels, marks, keep=scores_of(folder), progress=progress)
+        result = measure(run.classifier(seed=seed), images, labels, marks, keep=scores_path(folder), progress=progress)
     print_table(error_against_m(result))
     if marks:
         print(changes(result))
@@ -85,7 +85,7 @@ def _certified(folder: Path, run: Run, rule: Certified, against: int | None, see
     from apac.evaluation.score_cache import ScoreCache
     from apac.reporting import tables
     from apac.reporting.figures.curves import passes_against_margin
-    from apac.runs.folder import scores_of
+    from apac.runs.folder import scores_path
     from apac.runs.run import images_to_test
     from apac.runs.storage import write_bytes, write_json, write_text
 
@@ -104,7 +104,7 @@ def _certified(folder: Path, run: Run, rule: Certified, against: int | None, see
     if against is None:
         return
     with show_progress() as progress, _going_on():
-        cache = ScoreCache(classifier, images, against, scores_of(folder))
+        cache = ScoreCache(classifier, images, against, scores_path(folder))
         scores = cache.get(against, progress=_named(progress, f"deciding by {against:,} passes"))
     agreement = compare(result.decision, scores, labels, cache.seconds)
     write_json(folder / "certified.json", form | {"against": agreement.to_json()})
@@ -114,7 +114,7 @@ def _certified(folder: Path, run: Run, rule: Certified, against: int | None, see
 def _mention_no_deformation(run: Run) -> bool:
     from apac.deform.compose import Compose
 
-    if run.config.deformation != Compose():
+    if run.deformation != Compose():
         return False
     print("This network was trained on original data: without deformation APAC is the plain prediction.")
     return True

@@ -21,7 +21,7 @@ from apac.data.image_file import FORMATS, read_image
 from apac.errors import InputError
 from apac.progress import Progress, no_progress
 
-Corrupt = Literal["refuse", "skip"]
+OnUnreadable = Literal["refuse", "skip"]
 Files = dict[str, list[Path]]  # of each class, by its name
 
 SIDE = 32  # pixels, of the paper's networks for pictures
@@ -33,7 +33,11 @@ NAMED = 5  # files in a message
 
 
 def load(
-    folder: Path, *, corrupt: Corrupt = "refuse", channels: int | None = None, progress: Progress = no_progress
+    folder: Path,
+    *,
+    on_unreadable: OnUnreadable = "refuse",
+    channels: int | None = None,
+    progress: Progress = no_progress,
 ) -> Dataset:
     """Images of any size as C × 32 × 32: the middle of each, resized; gray if all of them are stored as gray, unless a
     number of channels is given."""
@@ -44,7 +48,7 @@ def load(
     if len(classes) < 2:
         raise InputError(f"{folder} has images of one class only, {classes[0]!r}; a classifier needs two or more.")
     paths = [path for side in (train, test) for files in side.values() for path in files]
-    read = _read(paths, channels or _channels(paths), corrupt, progress)
+    read = _read(paths, channels or _channels(paths), on_unreadable, progress)
     for name in classes:
         if not any(path in read for path in train[name]):
             raise InputError(f"the class {name!r} of {folder} has no readable image to train on; add some.")
@@ -126,7 +130,7 @@ def _channels(paths: Sequence[Path]) -> int:
     return 1 if gray and all(gray) else 3
 
 
-def _read(paths: Sequence[Path], channels: int, corrupt: Corrupt, progress: Progress) -> dict[Path, Tensor]:
+def _read(paths: Sequence[Path], channels: int, on_unreadable: OnUnreadable, progress: Progress) -> dict[Path, Tensor]:
     found, reasons = {}, []
     for done, path in enumerate(paths, start=1):
         try:
@@ -136,8 +140,8 @@ def _read(paths: Sequence[Path], channels: int, corrupt: Corrupt, progress: Prog
         progress("reading images", done, len(paths))
     if reasons:
         named = "; ".join(reasons[:NAMED]) + (f"; and {len(reasons) - NAMED} others" if len(reasons) > NAMED else "")
-        if corrupt == "refuse":
-            raise InputError(f"{named}. Mend or remove such files, or leave them out by --corrupt skip.")
+        if on_unreadable == "refuse":
+            raise InputError(f'{named}. Fix or remove these files, or skip them with on_unreadable="skip".')
         for reason in reasons:
             logging.getLogger("apac").warning("skipped: %s.", reason)
     if not found:

@@ -32,6 +32,11 @@ class Deformation(ABC):
         Pure: same input, same output, and the input stays as it is. Where nothing changes the result may be the input.
         """
 
+    def __call__(self, images: Tensor, *, generator: torch.Generator, labels: Tensor | None = None) -> Tensor:
+        """Deform each image (N, C, H, W) by fresh parameters. Only class-distinctive deformations use the labels."""
+        _, channels, height, width = images.shape
+        return self.apply(images, self.sample(len(images), (channels, height, width), generator=generator))
+
     def preprocess(self, images: Tensor) -> Tensor:
         """What every image goes through whatever Θ is, such as a normalization: here nothing. The plain prediction is
         that of these images."""

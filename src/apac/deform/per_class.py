@@ -101,6 +101,11 @@ class PerClass(Deformation):
         per_set = tuple(member.sample(n, image_shape, generator=generator) for member in self.sets)
         return PerClassParameters(set_index.to(generator.device), per_set)
 
+    def __call__(self, images: Tensor, *, generator: torch.Generator, labels: Tensor | None = None) -> Tensor:
+        _, channels, height, width = images.shape
+        parameters = self.sample(len(images), (channels, height, width), generator=generator, labels=labels)
+        return self.apply(images, parameters)
+
     def preprocess(self, images: Tensor) -> Tensor:
         """That of the first set: what is the same for every Θ is the same for every class."""
         return self.sets[0].preprocess(images)

@@ -1,4 +1,4 @@
-"""The four networks of the paper, by name. They return logits; the softmax belongs to the rule."""
+"""The four networks of the paper, by name. They return logits; the rule applies the softmax."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TIED = {"mnist-mlp": mnist_tied, "cifar10-mlp": cifar10_tied}
 def build(
     name: str, *, generator: torch.Generator, channels: int | None = None, classes: int = 10, tied: bool = False
 ) -> nn.Sequential:
-    """A fresh network: He's initial weights, drawn from the generator, and zero biases.
+    """Build a network with He initialization drawn from the generator, and zero biases.
 
-    It has the paper's channels and classes unless others are given; an MLP may have its weights tied.
+    The channels and classes default to the paper's. `tied` builds an MLP with convolutional weight sharing.
     """
     builders = TIED if tied else BUILDERS
     if name not in builders:
         raise InputError(f"there is no network {name!r}; choose one of {', '.join(builders)}.")
-    # Built without storage, so that torch's own initialization neither runs nor touches the global generator.
+    # Built on the meta device, so that torch's own initialization neither runs nor changes the global generator.
     with torch.device("meta"):
         sizes = {"classes": classes} if channels is None else {"channels": channels, "classes": classes}
         network = builders[name](**sizes)
@@ -35,5 +35,5 @@ def build(
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu", generator=generator)
             assert layer.bias is not None
             nn.init.zeros_(layer.bias)
-    # Convolutions run about twice as fast with the channels last; nothing else notices.
+    # Convolutions are about twice as fast in the channels-last memory format.
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
