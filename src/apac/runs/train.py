@@ -191,7 +191,7 @@ class _Split:
 
 
 def _split(dataset: Dataset, config: TrainConfig) -> _Split:
-    # Held-out images are not trained on in any version: a virtual sample reveals too much of its original (section 2.1).
+    # Held-out images are not trained on in any version: a virtual sample reveals its original (section 2.1).
     images, labels = dataset.train_images, dataset.train_labels
     order = torch.randperm(len(images), generator=generator(config.seed, "held out", 0))
     count = round(config.validation_fraction * len(order))
