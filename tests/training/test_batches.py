@@ -114,10 +114,11 @@ def test_an_error_in_making_a_batch_is_raised_at_its_turn(prefetch):
 
 @either_way
 def test_a_caller_that_stops_early_leaves_no_thread_at_work(prefetch):
-    made = []
+    made: list[int] = []
     before = threading.active_count()
-    steps = batches(lambda step: made.append(step) or step, 0, 1000, prefetch=prefetch)
-    assert [next(steps), next(steps)] == [0, 1]
+    steps = batches(made.append, 0, 1000, prefetch=prefetch)
+    next(steps)
+    next(steps)
     steps.close()
     assert len(made) <= 3
     assert threading.active_count() == before
@@ -139,7 +140,7 @@ def test_a_training_with_prefetch_has_the_same_weights_and_history_to_the_last_b
         assert [replace(e, seconds=0) for e in first.history] == [replace(e, seconds=0) for e in state.history]
 
 
-def test_a_training_with_prefetch_that_is_stopped_continues_to_the_same_weights(part):
+def test_a_training_with_prefetch_that_is_stopped_continues_to_the_same_weights(part: tuple[Tensor, Tensor]):
     class Stop(Exception):
         pass
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,8 @@ def test_values_that_are_given_are_kept():
 
 
 def test_a_configuration_survives_json():
-    config = TrainConfig(learning_rate=np.float32(0.25), epochs=np.int64(3), schedule="cosine", ema_decay=0.9)
+    numbers: dict[str, Any] = {"learning_rate": np.float32(0.25), "epochs": np.int64(3)}
+    config = TrainConfig(**numbers, schedule="cosine", ema_decay=0.9)
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 

@@ -62,7 +62,7 @@ def test_a_step_is_momentum_sgd_with_weight_decay_on_the_weights_over_fresh_virt
             for (name, p), gradient in zip(network.named_parameters(), gradients, strict=True):
                 decay = 0.01 * p if name.endswith("weight") else 0.0
                 buffer[name] = 0.9 * buffer[name] + gradient + decay
-                p -= 0.03 * buffer[name]
+                p.sub_(0.03 * buffer[name])
     trained = train(config, part, deformation).network
     # float32 rounding of five steps, with convolutions in another memory format
     torch.testing.assert_close(weights_of(trained), weights_of(network), atol=1e-5, rtol=1e-4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -14,7 +14,9 @@ from apac.inference.workers import limit_to_one_torch_thread
 Batch = TypeVar("Batch")
 
 
-def batches(make: Callable[[int], Batch], start: int, stop: int, *, prefetch: bool | None = None) -> Iterator[Batch]:
+def batches(
+    make: Callable[[int], Batch], start: int, stop: int, *, prefetch: bool | None = None
+) -> Generator[Batch, None, None]:
     """Yield make(step) for the steps start … stop − 1, in order.
 
     With `prefetch`, another thread makes the next batch while the caller uses the current one; the batches are the
