@@ -30,10 +30,10 @@ def data_name(data: Any) -> str | None:
     name = os.fspath(data)
     if name in data_sets.NAMES:
         return name
-    path = Path(name).expanduser()
-    if not name or not (path.is_absolute() or path.is_dir()):  # the folder of a run that is complete may be gone
+    path = os.path.abspath(os.path.expanduser(name))
+    if not name or not (os.path.isabs(name) or os.path.isdir(path)):  # the folder of a complete run may be gone
         raise InputError(f"there is no data set {name!r}; choose one of {', '.join(data_sets.NAMES)}, or a folder.")
-    return os.path.abspath(path)
+    return path
 
 
 def load_data(
