@@ -16,6 +16,24 @@ from apac.paper import recipes
 from commands import call, refusal, succeed
 
 
+@pytest.fixture
+def tiny(monkeypatch) -> None:
+    """Recipes of the full sets made small: one step per epoch, and four passes."""
+    for name in ("mnist-cnn", "mnist-cnn-distinctive"):
+        recipe = recipes.RECIPES[name]
+        config = replace(recipe.config, epochs=2, batch_size=400)
+        rules = (apac.Certified(0.3, limit=16),) if name == "mnist-cnn" else ()
+        small = replace(recipe, data="mnist-5k", config=config, passes=(1, 4), certified=rules)
+        monkeypatch.setitem(recipes.RECIPES, name, small)
+    monkeypatch.setattr(recipes, "TABLE", ("mnist-cnn",))
+
+
+@pytest.fixture
+def no_figures(monkeypatch) -> None:
+    """Figures are slow to draw."""
+    monkeypatch.setattr("apac.paper.report.draw", lambda result: {})
+
+
 def test_reproduce_writes_a_self_contained_report(tmp_path, monkeypatch, few):
     recipe = recipes.RECIPES["mnist-5k-mlp"]
     rules = tuple(apac.Certified(error, limit=32) for error in (0.3, 0.1))
@@ -41,22 +59,27 @@ def test_reproduce_writes_a_self_contained_report(tmp_path, monkeypatch, few):
             assert np.asarray(picture.convert("L")).std() > 5
     assert page.count("data:image/png") == len(list(out.glob("*.png")))
 
-    assert "already holds a report" in refusal("reproduce", "mnist-5k-mlp", "--out", out)
+
+def test_a_report_is_refused_resumed_or_overwritten(tmp_path, few, tiny, no_figures):
+    out = tmp_path / "report"
+    succeed("reproduce", "mnist-cnn", "--out", out)
+    payload = json.loads((out / "results.json").read_text())
+    assert "already holds a report" in refusal("reproduce", "mnist-cnn", "--out", out)
     (out / "runs" / "mine").mkdir()  # a run of the user's own next to those of the report
     (out / "runs" / "mine" / "run.json").write_text("{}")
     before = (out / "runs" / "deformed" / "weights.safetensors").stat().st_mtime_ns
-    succeed("reproduce", "mnist-5k-mlp", "--out", out, "--resume")
+    succeed("reproduce", "mnist-cnn", "--out", out, "--resume")
     assert (out / "runs" / "deformed" / "weights.safetensors").stat().st_mtime_ns == before
     again = json.loads((out / "results.json").read_text())["certified"]
     assert [entry["seconds"] for entry in again] == [entry["seconds"] for entry in payload["certified"]]  # cached
     (out / "corrected.png").write_bytes(b"of an earlier report")
-    succeed("reproduce", "mnist-5k-mlp", "--out", out, "--overwrite", "--seed", 1)
+    succeed("reproduce", "mnist-cnn", "--out", out, "--overwrite", "--seed", 1)
     assert (out / "runs" / "mine" / "run.json").exists()
     assert json.loads((out / "results.json").read_text())["trainings"]["deformed"]["config"]["seed"] == 1
-    assert not (out / "corrected.png").exists() or (out / "corrected.png").stat().st_size > 1000
+    assert not (out / "corrected.png").exists()
 
 
-def test_all_writes_every_row_and_the_papers_table_and_resuming_repeats_nothing(tmp_path, monkeypatch, few):
+def test_all_writes_every_row_and_the_papers_table_and_resuming_repeats_nothing(tmp_path, monkeypatch, few, no_figures):
     rows = {name: recipes.RECIPES[f"mnist-5k-{name}"] for name in ("cnn", "mlp")}
     for name, recipe in rows.items():
         config = replace(recipe.config, epochs=2, batch_size=400)
@@ -65,7 +88,7 @@ def test_all_writes_every_row_and_the_papers_table_and_resuming_repeats_nothing(
     monkeypatch.setattr(recipes, "TABLE", ("mnist-cnn", "mnist-mlp"))
     monkeypatch.setattr("apac.paper.table2.NAMES", {"mnist-5k": "MNIST"})
     out = tmp_path / "all"
-    result = succeed("reproduce", "all", "--out", out)
+    succeed("reproduce", "all", "--out", out)
     page = (out / "report.html").read_text()
     for name in ("mnist-cnn", "mnist-mlp"):
         assert f'<a href="{name}/report.html">' in page
@@ -74,7 +97,6 @@ def test_all_writes_every_row_and_the_papers_table_and_resuming_repeats_nothing(
         assert [len(deformed["history"]), len(original["history"])] == [2, 1]
         for error in (deformed["evaluation"]["rows"][-1]["product"], original["evaluation"]["plain"]):
             assert f"<td>{100 * error:.2f} (" in page
-        assert "certified.png" not in [path.name for path in (out / name).glob("*.png")]
     assert (out / "mnist-5k-error-against-m.png").stat().st_size > 5000
 
     # Resumed with more passes: nothing is trained, and the cached passes are not computed again.
@@ -88,17 +110,6 @@ def test_all_writes_every_row_and_the_papers_table_and_resuming_repeats_nothing(
     )
     succeed("reproduce", "all", "--out", out, "--resume", "--passes", "1,4,8")
     assert made == [(4, 8), (4, 8)]
-
-
-@pytest.fixture
-def tiny(monkeypatch) -> None:
-    """Recipes of the full sets made small: one step per epoch, and four passes."""
-    for name in ("mnist-cnn", "mnist-cnn-distinctive"):
-        recipe = recipes.RECIPES[name]
-        config = replace(recipe.config, epochs=2, batch_size=400)
-        small = replace(recipe, data="mnist-5k", config=config, passes=(1, 4), certified=())
-        monkeypatch.setitem(recipes.RECIPES, name, small)
-    monkeypatch.setattr(recipes, "TABLE", ("mnist-cnn",))
 
 
 def test_a_class_distinctive_recipe_is_compared_with_the_class_indistinctive_one(tmp_path, few, tiny):
@@ -129,7 +140,7 @@ def test_a_class_distinctive_recipe_is_compared_with_the_class_indistinctive_one
     assert "deciding, class-indistinctive deformation: 100 %" in result.stderr
 
 
-def test_reports_of_two_recipes_are_not_mixed(tmp_path, few, tiny):
+def test_reports_of_two_recipes_are_not_mixed(tmp_path, few, tiny, no_figures):
     out = tmp_path / "report"
     succeed("reproduce", "mnist-cnn", "--out", out)
     for more in ([], ["--hours", 1]):
@@ -145,7 +156,7 @@ def test_reports_of_two_recipes_are_not_mixed(tmp_path, few, tiny):
     assert not (out / "certified.png").exists()
 
 
-def test_nothing_is_lost_when_the_hours_do_not_suffice(tmp_path, few, tiny, monkeypatch):
+def test_nothing_is_lost_when_the_hours_do_not_suffice(tmp_path, few, tiny, no_figures, monkeypatch):
     monkeypatch.setattr("apac.training.budget.MEASURED_SECONDS", 0.0)
     for name, out in (("mnist-cnn", tmp_path / "one"), ("all", tmp_path / "all")):
         succeed("reproduce", name, "--out", out)
@@ -155,7 +166,7 @@ def test_nothing_is_lost_when_the_hours_do_not_suffice(tmp_path, few, tiny, monk
         assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_hours_choose_the_epochs_and_a_resumed_training_keeps_them(tmp_path, few, tiny, monkeypatch):
+def test_hours_choose_the_epochs_and_a_resumed_training_keeps_them(tmp_path, few, tiny, no_figures, monkeypatch):
     monkeypatch.setattr("apac.paper.recipes.epochs_within", lambda *arguments: 5)
     out = tmp_path / "report"
     succeed("reproduce", "mnist-cnn", "--out", out, "--hours", 1)
@@ -177,7 +188,7 @@ def test_epochs_are_chosen_in_one_way(tmp_path):
         assert "--hours, --epochs and --schedule paper each set the number of epochs; choose one" in sentence
 
 
-def test_a_folder_with_other_settings_is_refused_before_anything_starts(tmp_path, few, tiny, monkeypatch):
+def test_a_folder_with_other_settings_is_refused_before_anything_starts(tmp_path, few, tiny, no_figures, monkeypatch):
     monkeypatch.setitem(recipes.RECIPES, "mnist-mlp", replace(recipes.RECIPES["mnist-cnn"], name="mnist-mlp"))
     monkeypatch.setattr(recipes, "TABLE", ("mnist-cnn", "mnist-mlp"))
     out = tmp_path / "all"
@@ -187,7 +198,7 @@ def test_a_folder_with_other_settings_is_refused_before_anything_starts(tmp_path
     assert not (out / "mnist-cnn").exists()
 
 
-def test_the_folder_of_the_table_is_not_used_for_a_recipe(tmp_path, few, tiny):
+def test_the_folder_of_the_table_is_not_used_for_a_recipe(tmp_path, few, tiny, no_figures):
     out = tmp_path / "all"
     result = succeed("reproduce", "all", "--out", out)
     assert "mnist-cnn: 2 epochs with deformed data and 1 with original data, then M up to 4." in result.stdout
@@ -205,7 +216,9 @@ def test_the_folder_of_the_table_is_not_used_for_a_recipe(tmp_path, few, tiny):
     assert "already holds a report" in refusal("reproduce", "all", "--out", tmp_path / "other")
 
 
-def test_after_ctrl_c_before_anything_is_replaced_the_command_still_overwrites(tmp_path, few, tiny, monkeypatch):
+def test_after_ctrl_c_before_anything_is_replaced_the_command_still_overwrites(
+    tmp_path, few, tiny, no_figures, monkeypatch
+):
     def stop(*arguments: object) -> None:
         raise KeyboardInterrupt
 
