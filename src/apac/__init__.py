@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from apac.inference.onnx_file import from_onnx as from_onnx
     from apac.runs.run import Run as Run
     from apac.runs.run import load as load
-    from apac.runs.run import train as train
+    from apac.runs.train import train as train
     from apac.training.config import TrainConfig as TrainConfig
 
 # The module of each public name. It is imported on first use, so that `import apac` and `apac --help` are fast.
@@ -82,7 +82,7 @@ _HOMES = {
     "from_torchvision": "apac.adapters.libraries",
     "load": "apac.runs.run",
     "presets": "apac.deform",
-    "train": "apac.runs.run",
+    "train": "apac.runs.train",
 }
 
 __all__ = list(_HOMES)

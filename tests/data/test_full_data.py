@@ -12,7 +12,7 @@ pytestmark = pytest.mark.data
 
 
 def test_an_epoch_on_mnist_makes_a_network_that_apac_decides_as_well_as_plain_and_better_than_one_pass(tmp_path):
-    apac.train(apac.TrainConfig("mnist", "cnn", epochs=1), tmp_path / "run")
+    apac.train("mnist-cnn", "mnist", config=apac.TrainConfig(epochs=1), out=tmp_path / "run")
     run = apac.load(tmp_path / "run")
     test = data.load("mnist")
     result = evaluate(run.classifier(), run.normalize(test.test_images), test.test_labels, (1, 32))
@@ -23,7 +23,8 @@ def test_an_epoch_on_mnist_makes_a_network_that_apac_decides_as_well_as_plain_an
 
 
 def test_an_epoch_on_whitened_cifar10_learns_and_stores_the_whitening(tmp_path):
-    made = apac.train(apac.TrainConfig("cifar10", "cnn", epochs=1, batch=50, rate=0.02), tmp_path / "run")
+    config = apac.TrainConfig(epochs=1, batch_size=50, learning_rate=0.02)
+    made = apac.train("cifar10-cnn", "cifar10", config=config, out=tmp_path / "run")
     assert made.history[-1].validation_error < 0.65
     run = apac.load(tmp_path / "run")
     test = data.load("cifar10")

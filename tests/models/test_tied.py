@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -10,8 +12,7 @@ import apac
 from apac import models
 from apac.models.tied import untied
 from apac.randomness import generator
-from apac.training import loop
-from apac.training.config import TrainConfig
+from small_training import CONFIG, train
 
 SHAPE = {"mnist-mlp": (1, 28, 28), "cifar10-mlp": (3, 32, 32)}
 
@@ -48,11 +49,9 @@ def test_nothing_is_drawn_to_untie():
 @pytest.mark.parametrize(("epochs", "last"), [(4, 2), (1, 0), (5, 2)])
 def test_a_training_ties_for_its_part_of_the_epochs_and_leaves_an_mlp(epochs, last, digits):
     images, labels = digits[0][:40], digits[1][:40]
-    config = TrainConfig("mnist-5k", "mlp", epochs=epochs, batch=20, rate=0.01, tied=0.5)
+    config = replace(CONFIG, epochs=epochs, learning_rate=0.01, tied=0.5)
     tied = []
-    state = loop.begin(config)
-    held = images[:0], labels[:0]
-    loop.advance(state, config, images, labels, held, after_step=lambda state: tied.append(state.tied))
+    state = train(config, (images, labels), network="mnist-mlp", after_step=lambda state: tied.append(state.tied))
     assert tied == [True] * 2 * last + [False] * 2 * (epochs - last)
     assert isinstance(state.result[1], nn.Linear)
 

@@ -10,11 +10,12 @@ from apac import data
 from apac.classify.rules.base import Rule
 from apac.paper import recipes
 from apac.runs import folder as run_folder
+from apac.runs.folder import RunSettings
 
 SHIPPED = ["cifar10-cnn", "mnist-cnn"]
 
 # Of the first 1,000 test images: how many are wrong by the plain prediction, and by this rule. Images of CIFAR-10 that
-# lie between two classes may go either way on a machine that rounds otherwise.
+# lie between two classes may change with the rounding of the processor.
 RULES: dict[str, Rule] = {"cifar10-cnn": apac.FixedPasses(64), "mnist-cnn": apac.Certified()}
 WRONG = {"cifar10-cnn": (191, 118), "mnist-cnn": (3, 3)}
 EITHER_WAY = {"cifar10-cnn": 3, "mnist-cnn": 0}
@@ -28,23 +29,23 @@ def test_all_that_is_shipped_is_tested_here():
 def test_a_shipped_run_is_the_recipes_and_loads_from_anywhere(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = apac.load(name)
-    assert run.config == recipes.find(name).deformed
+    recipe = recipes.find(name)
+    assert run.settings == RunSettings(recipe.network, recipe.data, *recipe.trainings["deformed"])
     assert len(run.history) == run.config.epochs
     assert run.classifier().rule == apac.Certified()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_of_that_name_comes_first(tmp_path, monkeypatch):
+def test_a_folder_of_that_name_comes_first(small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = apac.TrainConfig("mnist-5k", "cnn", epochs=1, batch=2000, seed=5)
-    apac.train(config, "mnist-cnn")
-    assert apac.load("mnist-cnn").config == config
+    apac.train("mnist-cnn", small, config=apac.TrainConfig(epochs=1, batch_size=400, seed=5), out="mnist-cnn")
+    assert apac.load("mnist-cnn").config.seed == 5
     (tmp_path / "mnist-cnn" / "run.json").unlink()
     assert apac.load("mnist-cnn").config.epochs == 350
 
 
 def test_the_shipped_digits_network_decides_digits(digits):
-    # They are of MNIST's training set; the test images that it has not seen are for the test with data below.
+    # These digits are in MNIST's training set; the last test uses its test images.
     images, labels = digits[0][:200], digits[1][:200]
     decision = apac.load("mnist-cnn").classifier().decide(images)
     assert int((decision.labels != labels).sum()) == 2
@@ -52,7 +53,7 @@ def test_the_shipped_digits_network_decides_digits(digits):
     assert 32 <= decision.passes.double().mean() < 50
 
 
-def test_the_shipped_network_of_color_images_says_this_of_a_gradient():
+def test_the_shipped_network_for_color_images_returns_these_probabilities_for_a_gradient():
     run, across = apac.load("cifar10-cnn"), torch.arange(0, 256, 8, dtype=torch.uint8).expand(32, 32)
     image = torch.stack([across, across.T, 255 - across])[None]
     classifier = run.classifier(apac.FixedPasses(16))
@@ -67,9 +68,9 @@ def test_the_shipped_network_of_color_images_says_this_of_a_gradient():
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_network_makes_these_errors_on_real_test_images(name):
     run = apac.load(name)
-    dataset = data.load(run.config.data)
+    dataset = data.load(str(run.data))
     images, labels = run.normalize(dataset.test_images[:1000]), dataset.test_labels[:1000]
     classifier = run.classifier(RULES[name])
-    guesses = classifier.plain(images).argmax(1), classifier.decide(images).labels
-    found = [int((labels != each).sum()) for each in guesses]
-    assert found == pytest.approx(WRONG[name], abs=EITHER_WAY[name])
+    predictions = classifier.plain(images).argmax(1), classifier.decide(images).labels
+    wrong = [int((labels != predicted).sum()) for predicted in predictions]
+    assert wrong == pytest.approx(WRONG[name], abs=EITHER_WAY[name])

@@ -1,171 +1,157 @@
-"""What training leaves behind, and what a broken folder says."""
+"""A run on disk: stored, loaded, resumed, replaced; and the messages for a broken folder."""
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import apac
-from apac.data.base import Dataset
-from apac.data.normalize import Scaling
-from apac.randomness import generator
-from apac.runs.folder import read_config, scores_of
-from apac.training import checkpoint, loop
+from apac.runs import checkpointer, storage
+from apac.runs import train as training
+from apac.runs.folder import RunSettings, checkpoint_path, read_settings, scores_path
+from apac.training.checkpoint import to_tensors
+from apac.training.loop import EpochRecord
+from small_training import fresh, weights_of
 
-CONFIG = apac.TrainConfig("mnist-5k", "cnn", epochs=1, batch=400, seed=1)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "cnn"
-    apac.train(CONFIG, folder)
-    return folder
+CONFIG = apac.TrainConfig(epochs=1, batch_size=40, seed=1)
 
 
-@pytest.fixture
-def copy(folder: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(folder, tmp_path / "copy"))
+def train(small, out=None, *, config=CONFIG, **options):
+    return apac.train("mnist-cnn", small, config=config, out=out, **options)
 
 
-def weights_of(network: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in network.parameters()])
-
-
-def test_load_returns_what_train_returned(tmp_path):
-    made = apac.train(CONFIG, tmp_path / "run")
+def test_load_returns_what_train_returned(small, tmp_path):
+    made = train(small, tmp_path / "run")
     loaded = apac.load(tmp_path / "run")
     assert torch.equal(weights_of(made.network), weights_of(loaded.network))
-    for name in ("config", "classes", "image_shape", "history", "versions", "folder"):
+    for name in ("settings", "classes", "image_shape", "history", "versions", "folder"):
         assert getattr(made, name) == getattr(loaded, name)
+    assert repr(made) == repr(loaded)
+    assert "\n" not in repr(made)
 
 
-def test_a_run_stores_its_deformation_network_normalization_seed_versions_and_history(folder):
-    form = json.loads((folder / "run.json").read_text())
-    assert apac.Deformation.from_json(form["config"]["deformation"]) == apac.presets.mnist()
-    assert form["config"]["model"] == "cnn"
-    assert form["config"]["seed"] == 1
-    assert form["normalization"] == "scaling"
-    assert form["versions"]["torch"] == torch.__version__
-    assert [epoch["epoch"] for epoch in form["history"]] == [1]
-    assert sorted(path.name for path in folder.iterdir()) == ["run.json", "weights.safetensors"]
+def test_a_run_stores_its_deformation_network_normalization_seed_versions_and_history(trained):
+    payload = json.loads((trained / "run.json").read_text())
+    assert apac.Deformation.from_json(payload["deformation"]) == apac.presets.mnist()
+    assert (payload["network"], payload["data"], payload["config"]["seed"]) == ("mnist-cnn", "mnist-5k", 1)
+    assert payload["normalization"] == "scaling"
+    assert payload["versions"]["torch"] == torch.__version__
+    assert [epoch["epoch"] for epoch in payload["history"]] == [1]
+    assert sorted(path.name for path in trained.iterdir()) == ["run.json", "weights.safetensors"]
 
 
-def test_its_classifier_has_the_deformation_of_the_training(folder):
-    run = apac.load(folder)
-    classifier = run.classifier(apac.FixedPasses(256))
-    assert classifier.deformation == run.config.deformation
+def test_its_classifier_has_the_deformation_of_the_training(trained):
+    run = apac.load(trained)
+    classifier = run.classifier(apac.FixedPasses(4))
+    assert classifier.deformation == run.deformation
     assert not run.network.training
     decision = classifier.decide(run.normalize(torch.zeros(2, 1, 28, 28, dtype=torch.uint8)))
-    assert decision.passes.tolist() == [256, 256]
+    assert decision.passes.tolist() == [4, 4]
     assert run.classifier().rule == apac.Certified()
     with pytest.raises(apac.InputError, match=r"got torch.float32 \(2, 3, 28, 28\)"):
         run.normalize(torch.zeros(2, 3, 28, 28))
-    with pytest.raises(apac.InputError, match=r"must have the shape \(N, 1, 28, 28\)"):
-        classifier.decide(torch.zeros(2, 3, 28, 28))
+    with pytest.raises(apac.InputError, match=r"takes images of shape \(N, 1, 28, 28\), got \(2, 3, 28, 28\)"):
+        run.normalize(torch.zeros(2, 3, 28, 28, dtype=torch.uint8))
 
 
-def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run = apac.train(CONFIG)
-    assert run.folder is None
-    assert not list(tmp_path.iterdir())
+def test_a_run_without_deformation_takes_one_pass(trained):
+    assert replace(apac.load(trained), deformation=apac.Compose()).classifier().rule == apac.FixedPasses(1)
 
 
-def test_held_out_images_are_not_trained_on(monkeypatch):
-    seen = {}
+def test_image_files_are_classified_and_unreadable_ones_listed(trained, tmp_path, digits):
+    run = apac.load(trained)
+    good, bad = tmp_path / "good.png", tmp_path / "bad.png"
+    Image.fromarray((255 * (1 - digits[0][0, 0])).byte().numpy()).resize((90, 90)).save(good)
+    bad.write_bytes(b"")
+    result = run.classify([str(good), bad, good], apac.FixedPasses(4), seed=3)
+    assert result.paths == (good, good)
+    assert len(result.notes) == 2 and any("resized" in note for note in result.notes[0])
+    assert list(result.unreadable) == [bad] and "is empty" in result.unreadable[bad]
+    assert result.decision.passes.tolist() == [4, 4]
+    assert result.labels == tuple(run.classes[label] for label in result.decision.labels.tolist())
+    nothing = run.classify([bad])
+    assert nothing.labels == () and nothing.decision.labels.shape == (0,)
 
-    def spy(state, config, images, labels, held_out, **options):
-        seen["trained"], seen["held"] = images, held_out[0]
-        state.history.append(loop.Epoch(1, 0.1, 1.0, None, 0.0))
 
-    monkeypatch.setattr(loop, "advance", spy)
-    apac.train(replace(CONFIG, validation=0.25))
-    assert (len(seen["trained"]), len(seen["held"])) == (3000, 1000)
-    trained = {image.numpy().tobytes() for image in seen["trained"]}
-    assert not any(image.numpy().tobytes() in trained for image in seen["held"])
-
-
-def test_a_folder_that_holds_a_run_is_refused_resumed_or_overwritten(copy):
+def test_a_folder_that_holds_a_run_is_refused_resumed_or_overwritten(copy, small):
     before = (copy / "weights.safetensors").read_bytes()
-    with pytest.raises(
-        apac.InputError, match="already holds a run; go on with it by --resume, replace it by --overwrite"
-    ):
-        apac.train(CONFIG, copy)
-    assert apac.train(CONFIG, copy, resume=True).history == apac.load(copy).history  # complete: nothing to do
+    with pytest.raises(apac.InputError, match="already holds a run; continue it with resume=True, replace it with"):
+        train(small, copy)
+    with pytest.raises(apac.InputError, match=r"not both"):
+        train(small, copy, resume=True, overwrite=True)
+    assert train(small, copy, resume=True).history == apac.load(copy).history  # complete: nothing to do
     assert (copy / "weights.safetensors").read_bytes() == before
-    with pytest.raises(apac.InputError, match="a run of another configuration"):
-        apac.train(replace(CONFIG, seed=9), copy, resume=True)
-    apac.train(replace(CONFIG, seed=9), copy, overwrite=True)
-    assert read_config(copy).seed == 9
+    with pytest.raises(apac.InputError, match=r"a run with other settings \(seed 1, not 9\)"):
+        train(small, copy, config=replace(CONFIG, seed=9), resume=True)
+    with pytest.raises(apac.InputError, match=r"a run with other settings \(another deformation\)"):
+        train(small, copy, deformation=apac.Compose(), resume=True)
+    train(small, copy, config=replace(CONFIG, seed=9), overwrite=True)
+    assert read_settings(copy).config.seed == 9
 
 
-def test_training_again_removes_the_scores_of_the_run_before_and_resuming_keeps_them(copy, monkeypatch):
-    kept = scores_of(copy) / "0123456789abcdef-64.safetensors"
+def test_settings_name_every_difference():
+    ours = RunSettings("mnist-cnn", "mnist", apac.Compose(), CONFIG)
+    theirs = RunSettings(None, "cifar10", apac.Flip(), replace(CONFIG, epochs=5, on_unreadable="skip"))
+    expected = "network mnist-cnn, not None; data mnist, not cifar10; epochs 1, not 5; another deformation"
+    assert ours.differences(theirs) == expected
+
+
+def no_training(state, *arguments, **options):
+    state.history.append(EpochRecord(1, 0.1, 1.0, None, 0.0))
+
+
+def test_training_again_removes_the_scores_of_the_earlier_run_and_resuming_keeps_them(copy, small, monkeypatch):
+    kept = scores_path(copy) / "0123456789abcdef-64.safetensors"
     kept.parent.mkdir()
-    kept.write_bytes(b"of the network that was there")
-    apac.train(CONFIG, copy, resume=True)
+    kept.write_bytes(b"of the earlier network")
+    train(small, copy, resume=True)
     assert kept.exists()
-    monkeypatch.setattr(
-        loop, "advance", lambda state, *_, **__: state.history.append(loop.Epoch(1, 0.1, 1.0, None, 0.0))
-    )
-    apac.train(CONFIG, copy, overwrite=True)
-    assert not scores_of(copy).exists()
+    monkeypatch.setattr(training, "run_epochs", no_training)
+    train(small, copy, overwrite=True)
+    assert not scores_path(copy).exists()
     assert apac.load(copy).history[0].loss == 1.0
 
 
-@pytest.mark.parametrize("failure", ["no data", "diverges"])
-def test_a_training_that_fails_before_its_first_checkpoint_leaves_no_trace(tmp_path, monkeypatch, failure):
-    def refuse(name, progress):
-        raise apac.InputError("no source gave it")
+def refuse(*arguments, **options):
+    raise apac.InputError("no source has it")
 
-    if failure == "no data":
-        monkeypatch.setattr("apac.data.load", refuse)
-    with pytest.raises(apac.InputError):
-        apac.train(replace(CONFIG, rate=1e9), tmp_path / "run")
+
+def test_a_training_that_fails_before_its_first_checkpoint_leaves_no_trace(small, tmp_path, monkeypatch):
+    with pytest.raises(apac.TrainingError, match="diverged"):
+        train(small, tmp_path / "run", config=replace(CONFIG, learning_rate=1e9))
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr("apac.data.load", refuse)
+    with pytest.raises(apac.InputError, match="no source"):
+        train("mnist", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_overwriting_touches_nothing_until_the_data_are_there(copy, monkeypatch):
-    def refuse(name, progress):
-        raise apac.InputError("no source gave it")
-
+def test_overwriting_changes_nothing_until_the_data_are_loaded(copy, monkeypatch):
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
     monkeypatch.setattr("apac.data.load", refuse)
-    with pytest.raises(apac.InputError):
-        apac.train(replace(CONFIG, seed=9), copy, overwrite=True)
+    with pytest.raises(apac.InputError, match="no source"):
+        train("mnist-5k", copy, overwrite=True)
     assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
 
 
-def test_a_checkpoint_that_another_training_left_is_not_gone_on_with(folder, tmp_path):
-    other = replace(CONFIG, seed=8)
-    checkpoint.save(tmp_path / "checkpoint.safetensors", loop.begin(other), other)
-    assert torch.equal(weights_of(apac.train(CONFIG, tmp_path).network), weights_of(apac.load(folder).network))
+def test_the_checkpoint_of_another_training_is_not_used(trained, small, tmp_path):
+    other = replace(CONFIG, seed=8).resolve("mnist-cnn", "mnist-5k")
+    storage.write_tensors(checkpoint_path(tmp_path), *to_tensors(fresh(other), other))
+    made = train(small, tmp_path)
+    assert torch.equal(weights_of(made.network), weights_of(apac.load(trained).network))
 
 
-def test_whitening_is_fitted_on_the_images_that_are_trained_on_alone(monkeypatch):
-    random = generator(0, "test", 0)
-    train, test = (torch.randint(256, (n, 3, 32, 32), dtype=torch.uint8, generator=random) for n in (40, 20))
-    labels = torch.arange(40) % 10
-    classes = tuple("abcdefghij")
-    stub = Dataset("cifar10", train, labels, test, labels[:20], classes)
-    monkeypatch.setattr("apac.data.load", lambda name, progress: stub)
-    fitted = []
-    monkeypatch.setattr("apac.runs.run.fit_whitening", lambda images: fitted.append(images) or Scaling())
-    run = apac.train(apac.TrainConfig("cifar10", "cnn", epochs=1, batch=10, validation=0.25))
-    assert len(fitted[0]) == 30
-    allowed = {image.numpy().tobytes() for image in train}
-    assert all(image.numpy().tobytes() in allowed for image in fitted[0])
-    assert run.classes == classes
-
-
-def test_a_killed_training_goes_on_to_the_same_result(folder, tmp_path, monkeypatch):
-    """Killed for good after the fourth step: no handler runs, only the checkpoint of the step before is there."""
+def test_a_killed_training_resumes_to_the_same_result(trained, small, tmp_path, monkeypatch):
+    """Killed for good after the fourth step: no handler runs, and only the checkpoint of an earlier step is there."""
 
     class Kill(BaseException):
         pass
@@ -173,38 +159,48 @@ def test_a_killed_training_goes_on_to_the_same_result(folder, tmp_path, monkeypa
     def save_each_step_then_die(self, state):
         if state.step == 4:
             raise Kill
-        checkpoint.save(self.path, state, self.config)
+        self.save(state)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.Checkpointer, "__call__", save_each_step_then_die)
+        patch.setattr(checkpointer.Checkpointer, "__call__", save_each_step_then_die)
         with pytest.raises(Kill):
-            apac.train(CONFIG, tmp_path / "run")
-    with pytest.raises(apac.InputError, match="is not finished; go on with it: apac train --resume --out"):
-        apac.load(tmp_path / "run")
-    resumed = apac.train(CONFIG, tmp_path / "run", resume=True)
-    assert torch.equal(weights_of(resumed.network), weights_of(apac.load(folder).network))
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["run.json", "weights.safetensors"]
+            train(small, tmp_path / "run")
+    checkpoint = checkpoint_path(tmp_path / "run")
+    whole = checkpoint.read_bytes()
+    checkpoint.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(apac.StorageError, match="damaged or truncated; start again with overwrite=True"):
+        train(small, tmp_path / "run", resume=True)
+    checkpoint.write_bytes(whole)
+    resumed = train(small, tmp_path / "run", resume=True)
+    assert torch.equal(weights_of(resumed.network), weights_of(apac.load(trained).network))
+
+
+def test_a_checkpoint_is_saved_every_30_seconds_within_an_epoch_too(tmp_path, monkeypatch):
+    clock = iter([0.0, 10.0, 31.0, 31.0, 40.0])
+    monkeypatch.setattr("apac.runs.checkpointer.time.monotonic", lambda: next(clock))
+    config = CONFIG.resolve("mnist-cnn", "mnist")
+    save, state = checkpointer.Checkpointer(tmp_path / "c", config, None), fresh(config)
+    for exists in (False, True, False):
+        save(state)
+        assert (tmp_path / "c").exists() == exists
+        (tmp_path / "c").unlink(missing_ok=True)
 
 
 def test_a_full_disk_leaves_what_was_there(copy, monkeypatch):
-    import errno
-
-    from apac.runs import storage
-
     def full(path, data):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
-    monkeypatch.setattr(storage.Path, "write_bytes", full)
-    with pytest.raises(apac.InputError, match=r"could not write .*: No space left on device; what was there before"):
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(apac.StorageError, match=r"could not write .*: No space left on device; an earlier version"):
         storage.write_json(copy / "run.json", {})
     assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
 
 
 def change(**values):
     def broken(folder: Path) -> None:
-        form = json.loads((folder / "run.json").read_text())
-        (folder / "run.json").write_text(json.dumps(form | values))
+        payload = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(payload | values))
 
     return broken
 
@@ -217,40 +213,63 @@ def truncate(name: str):
     return broken
 
 
+DAMAGED = "are damaged, or do not belong together"
+
+
 @pytest.mark.parametrize(
     ("broken", "sentence"),
     [
-        (lambda folder: shutil.rmtree(folder), "holds no run"),
+        (shutil.rmtree, "holds no run"),
         (lambda folder: (folder / "weights.safetensors").unlink(), "could not read .*weights.safetensors"),
         (truncate("run.json"), "damaged or truncated"),
         (truncate("weights.safetensors"), "damaged or truncated"),
-        (lambda folder: (folder / "run.json").write_text("[]"), "another version of apac"),
-        (
-            lambda folder: (folder / "run.json").write_text('{"format": 1, "complete": true}'),
-            "is damaged; train it again",
-        ),
-        (change(history=5), "do not belong together or are damaged"),
-        (change(history=[{"a": 1}]), "do not belong together or are damaged"),
-        (change(classes=["a"]), "do not belong together or are damaged"),
-        (change(image_shape=[1, 2]), "do not belong together or are damaged"),
-        (change(format=99), r"made by another version of apac \(format 99, this one reads 1\)"),
+        (lambda folder: (folder / "run.json").write_text("[]"), "has format None, and this version of apac reads"),
+        (lambda folder: (folder / "run.json").write_text('{"format": 2, "complete": true}'), "is damaged; train it"),
+        (change(history=5), DAMAGED),
+        (change(history=[{"a": 1}]), DAMAGED),
+        (change(classes=["a"]), DAMAGED),
+        (change(image_shape=[1, 2]), DAMAGED),
+        (change(network="mnist-mlp"), DAMAGED),
+        (change(format=99), "has format 99, and this version of apac reads format 2"),
         (change(complete=False), "is not finished"),
-        (lambda folder: change(config={"data": "mnist-5k", "color": 1})(folder), "is damaged"),
-        (
-            lambda folder: change(config=apac.TrainConfig(model="mlp").to_json())(folder),
-            "do not belong together or are damaged",
-        ),
-        (lambda folder: change(normalization="log")(folder), "normalis"),
+        (change(config={"color": 1}), "is damaged"),
+        (change(normalization="log"), "no normalization 'log'"),
+        (change(network="rnn"), "there is no network 'rnn'"),
+        (change(network=None), "trained from a module of your own; pass one of that architecture as network="),
+        (change(network="never_imported.module:build"), "import never_imported.module first, or pass network="),
+        (change(network="os:system"), "is not called; pass network= instead"),
+        (change(network="shutil:rmtree"), "is not called; pass network= instead"),
+        (change(network="own_networks:nn"), "has no function 'nn'"),
     ],
 )
 def test_a_broken_run_folder_is_refused_in_one_sentence(copy, broken, sentence):
+    import own_networks  # noqa: F401
+
     broken(copy)
-    with pytest.raises(apac.InputError, match=sentence) as caught:
+    with pytest.raises(apac.ApacError, match=sentence) as caught:
         apac.load(copy)
     assert "\n" not in str(caught.value)
+    assert "never_imported" not in sys.modules
 
 
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
+def test_a_network_by_import_path_is_built_only_if_its_module_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "my_networks.py").write_text(
+        "from torch import nn\n\n\ndef build(image_shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(9, classes))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    data = torch.rand(20, 1, 3, 3), torch.arange(20) % 2
+    made = apac.train("my_networks:build", data, apac.Flip(), config=CONFIG, out=tmp_path / "run")
+    assert torch.equal(weights_of(apac.load(tmp_path / "run").network), weights_of(made.network))
+    monkeypatch.delitem(sys.modules, "my_networks")
+    with pytest.raises(apac.InputError, match="import my_networks first, or pass network="):
+        apac.load(tmp_path / "run")
+    own = nn.Sequential(nn.Flatten(), nn.Linear(9, 2))
+    assert apac.load(tmp_path / "run", network=own).network is own
+    assert torch.equal(weights_of(own), weights_of(made.network))
+
+
+def test_a_file_in_place_of_the_folder_is_refused(small, tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(apac.InputError, match="is a file; a run needs a folder"):
-        apac.train(CONFIG, tmp_path / "run")
+        train(small, tmp_path / "run")

@@ -1,9 +1,8 @@
-"""Batches made ahead are the batches made in turn."""
+"""Prefetched batches are the batches made in turn."""
 
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -13,11 +12,9 @@ from torch import Tensor
 import apac
 from apac.training import loop
 from apac.training.batches import batches
-from apac.training.config import TrainConfig
+from small_training import CONFIG, MNIST, fresh, train, weights_of
 
-CONFIG = TrainConfig("mnist-5k", "cnn", epochs=2, batch=20, rate=0.03, seed=4)
-
-either_way = pytest.mark.parametrize("ahead", [True, False], ids=["ahead", "in turn"])
+either_way = pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in turn"])
 
 
 @pytest.fixture
@@ -27,27 +24,26 @@ def part(digits: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 @either_way
 @pytest.mark.parametrize(("start", "stop"), [(0, 9), (4, 9), (3, 4)])
-def test_batches_come_in_the_order_of_the_steps_each_made_once(start, stop, ahead):
+def test_batches_come_in_the_order_of_the_steps_each_made_once(start, stop, prefetch):
     made = []
 
     def make(step: int) -> int:
-        time.sleep(0.002 * (step % 2))
         made.append(step)
         return step * step
 
-    assert list(batches(make, start, stop, ahead=ahead)) == [step * step for step in range(start, stop)]
+    assert list(batches(make, start, stop, prefetch=prefetch)) == [step * step for step in range(start, stop)]
     assert made == list(range(start, stop))
 
 
 @either_way
 @pytest.mark.parametrize("start", [5, 6])
-def test_where_no_step_is_left_nothing_is_made(start, ahead):
-    made = []
-    assert list(batches(made.append, start, 5, ahead=ahead)) == []
+def test_no_batch_is_made_without_a_step(start, prefetch):
+    made: list[int] = []
+    assert list(batches(made.append, start, 5, prefetch=prefetch)) == []
     assert made == []
 
 
-def test_ahead_the_next_batch_is_made_by_another_thread_while_one_is_in_use():
+def test_with_prefetch_another_thread_makes_the_next_batch_while_one_is_in_use():
     made = {step: threading.Event() for step in range(4)}
     makers = set()
 
@@ -56,52 +52,53 @@ def test_ahead_the_next_batch_is_made_by_another_thread_while_one_is_in_use():
         made[step].set()
         return step
 
-    for step in batches(make, 0, 4, ahead=True):
+    for step in batches(make, 0, 4, prefetch=True):
         if step < 3:
             assert made[step + 1].wait(timeout=10)
-            time.sleep(0.01)
         assert not any(made[later].is_set() for later in range(step + 2, 4))
     assert len(makers) == 1
     assert threading.get_ident() not in makers
 
 
-def test_in_turn_a_batch_is_made_when_it_is_asked_for_by_the_calling_thread():
+def test_in_turn_the_calling_thread_makes_a_batch_when_it_is_needed():
     made = []
-    steps = batches(lambda step: made.append(threading.get_ident()), 0, 4, ahead=False)
+    steps = batches(lambda step: made.append(threading.get_ident()), 0, 4, prefetch=False)
     for count in range(1, 5):
         next(steps)
         assert made == [threading.get_ident()] * count
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_the_maker_has_one_torch_thread_and_the_others_have_theirs(count):
-    said = []
+def test_the_prefetching_thread_has_one_torch_thread_and_other_threads_keep_theirs(count):
+    counts: list[int] = []
+    before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        for inside in batches(lambda step: torch.get_num_threads(), 0, 3, ahead=True):
+        for inside in batches(lambda step: torch.get_num_threads(), 0, 3, prefetch=True):
             assert inside == 1
             assert torch.get_num_threads() == count
-        late = threading.Thread(target=lambda: said.append(torch.get_num_threads()))
+        late = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
         late.start()
         late.join()
-        assert said == [torch.get_num_threads()] == [count]
+        assert counts == [torch.get_num_threads()] == [count]
     finally:
-        torch.set_num_threads(1)
+        torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("cores", "threads", "ahead"), [(2, 1, True), (2, 2, False), (1, 1, False)])
-def test_without_a_choice_batches_are_made_ahead_where_a_core_is_free(cores, threads, ahead, monkeypatch):
+@pytest.mark.parametrize(("cores", "threads", "prefetch"), [(2, 1, True), (2, 2, False), (1, 1, False)])
+def test_by_default_batches_are_prefetched_where_a_core_is_free(cores, threads, prefetch, monkeypatch):
     monkeypatch.setattr("apac.training.batches._cores", lambda: cores)
+    before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         (maker,) = batches(lambda step: threading.get_ident(), 0, 1)
     finally:
-        torch.set_num_threads(1)
-    assert (maker != threading.get_ident()) == ahead
+        torch.set_num_threads(before)
+    assert (maker != threading.get_ident()) == prefetch
 
 
 @either_way
-def test_an_error_in_making_a_batch_is_raised_at_its_turn(ahead):
+def test_an_error_in_making_a_batch_is_raised_at_its_turn(prefetch):
     used = []
 
     def make(step: int) -> int:
@@ -110,60 +107,51 @@ def test_an_error_in_making_a_batch_is_raised_at_its_turn(ahead):
         return step
 
     with pytest.raises(ValueError, match="no batch 2"):
-        for step in batches(make, 0, 9, ahead=ahead):
+        for step in batches(make, 0, 9, prefetch=prefetch):
             used.append(step)
     assert used == [0, 1]
 
 
 @either_way
-def test_who_stops_early_has_nothing_made_any_more_and_no_thread_left(ahead):
-    made = []
+def test_a_caller_that_stops_early_leaves_no_thread_at_work(prefetch):
+    made: list[int] = []
     before = threading.active_count()
-    steps = batches(lambda step: made.append(step) or step, 0, 1000, ahead=ahead)
-    assert [next(steps), next(steps)] == [0, 1]
+    steps = batches(made.append, 0, 1000, prefetch=prefetch)
+    next(steps)
+    next(steps)
     steps.close()
-    count = len(made)
-    assert count <= 3
+    assert len(made) <= 3
     assert threading.active_count() == before
-    time.sleep(0.02)
-    assert len(made) == count
-
-
-def train(part: tuple[Tensor, Tensor], config: TrainConfig, ahead: bool | None, **options) -> loop.State:
-    state = loop.begin(config)
-    loop.advance(state, config, *part, (part[0][:10], part[1][:10]), ahead=ahead, **options)
-    return state
 
 
 PER_CLASS = apac.PerClass({1: apac.Compose()}, default=apac.presets.mnist(), classes=10)
 
 
 @pytest.mark.parametrize("deformation", [apac.presets.mnist(), PER_CLASS], ids=["indistinctive", "distinctive"])
-def test_a_training_ahead_has_the_same_weights_and_history_to_the_last_bit(part, deformation):
-    config = replace(CONFIG, deformation=deformation, average=0.9)
-    one, other, default = (train(part, config, ahead) for ahead in (True, False, None))
-    for state in (other, default):
-        for a, b in zip(one.network.parameters(), state.network.parameters(), strict=True):
-            assert torch.equal(a, b)
-        for a, b in zip(one.result.parameters(), state.result.parameters(), strict=True):
-            assert torch.equal(a, b)
-        assert [replace(e, seconds=0) for e in one.history] == [replace(e, seconds=0) for e in state.history]
+def test_a_training_with_prefetch_has_the_same_weights_and_history_to_the_last_bit(part, deformation):
+    config = replace(CONFIG, ema_decay=0.9)
+    held_out = part[0][:10], part[1][:10]
+    first, *others = (
+        train(config, part, deformation, held_out=held_out, prefetch=prefetch) for prefetch in (True, False, None)
+    )
+    for state in others:
+        assert torch.equal(weights_of(first.network), weights_of(state.network))
+        assert torch.equal(weights_of(first.result), weights_of(state.result))
+        assert [replace(e, seconds=0) for e in first.history] == [replace(e, seconds=0) for e in state.history]
 
 
-def test_a_training_ahead_that_is_stopped_goes_on_to_the_same_weights(part):
+def test_a_training_with_prefetch_that_is_stopped_continues_to_the_same_weights(part: tuple[Tensor, Tensor]):
     class Stop(Exception):
         pass
 
-    def stop_at_3(state: loop.State) -> None:
+    def stop_at_3(state: loop.TrainingState) -> None:
         if state.step == 3:
             raise Stop
 
-    state = loop.begin(CONFIG)
-    held = part[0][:10], part[1][:10]
+    state, none = fresh(CONFIG), (part[0][:0], part[1][:0])
     with pytest.raises(Stop):
-        loop.advance(state, CONFIG, *part, held, after_step=stop_at_3, ahead=True)
-    loop.advance(state, CONFIG, *part, held, ahead=True)
-    whole = train(part, CONFIG, ahead=False)
+        loop.run_epochs(state, CONFIG, MNIST, *part, none, after_step=stop_at_3, prefetch=True)
+    loop.run_epochs(state, CONFIG, MNIST, *part, none, prefetch=True)
+    whole = train(CONFIG, part, prefetch=False)
     assert state.step == whole.step == 10
-    for a, b in zip(state.network.parameters(), whole.network.parameters(), strict=True):
-        assert torch.equal(a, b)
+    assert torch.equal(weights_of(state.network), weights_of(whole.network))

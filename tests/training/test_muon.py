@@ -1,4 +1,4 @@
-"""Muon, against singular values, and against torch's own momentum."""
+"""Muon, compared with singular values and with torch's Nesterov momentum."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def test_a_step_keeps_its_singular_vectors_and_has_singular_values_near_one(shap
     assert result.shape == step.shape
     left, before, right = torch.linalg.svd(step.flatten(1), full_matrices=False)
     outputs, inputs = step.flatten(1).shape
-    found = left.T @ (result.flatten(1) / max(1.0, outputs / inputs) ** 0.5) @ right.T
-    values = found.diag()[before > 0.05 * before.max()]  # the smallest take more iterations
+    product = left.T @ (result.flatten(1) / max(1.0, outputs / inputs) ** 0.5) @ right.T
+    values = product.diag()[before > 0.05 * before.max()]  # the smallest take more iterations
     assert ((values > 0.6) & (values < 1.25)).all()
-    torch.testing.assert_close(found, found.diag().diag(), atol=1e-4, rtol=0)
+    torch.testing.assert_close(product, product.diag().diag(), atol=1e-4, rtol=0)
 
 
 def test_a_step_of_any_length_becomes_the_same_and_nothing_stays_nothing(random):

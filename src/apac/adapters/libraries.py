@@ -134,7 +134,7 @@ class AlbumentationsFunction:
             import albumentations
         except ImportError as error:
             raise InputError(
-                "albumentations is not installed; run: pip install 'augmented-pattern-classification[adapters]'"
+XX
             ) from error
         if not isinstance(transform, albumentations.BasicTransform | albumentations.BaseCompose):
             raise InputError(

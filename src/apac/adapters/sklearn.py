@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from apac.errors import InputError
+from apac.errors import InputError, missing
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -23,9 +22,7 @@ try:
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
-    raise InputError(
-        "scikit-learn is not installed; run: pip install 'augmented-pattern-classification[sklearn]'"
-    ) from error
+    raise missing("scikit-learn", "sklearn") from error
 
 from apac.classify.classifier import Classifier
 from apac.classify.combine import COMBINATIONS, Combine
@@ -36,6 +33,7 @@ from apac.deform.base import Deformation
 from apac.deform.jitter import Jitter
 from apac.randomness import generator, seeding
 from apac.training import loop
+from apac.training.config import TrainConfig
 from apac.validation import validate_integer, validate_number, validate_positive
 
 Shape = tuple[int, int, int]
@@ -246,37 +244,23 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return nn.Sequential(*layers, nn.Linear(sizes[-1], classes)).double()
 
     def _train(self, deformation: Deformation, samples: Tensor, labels: Tensor, seed: int) -> None:
-        config = LoopConfig(
-            deformation, self.epochs, self.batch_size, float(self.learning_rate), float(self.weight_decay), seed
+        config = TrainConfig(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            schedule="cosine",
+            warmup=0.05,
+            weight_decay=self.weight_decay,
+            seed=seed,
         )
-        state = loop.start(self.network_.train(), config)
-        with seeding() as seed_all:  # for networks that draw random numbers, as dropout does
-            seed_all(seed)
-            loop.advance(state, config, samples, labels, (samples[:0], labels[:0]), ahead=False)
+        state = loop.init_state(self.network_, config)
+        loop.run_epochs(state, config, deformation, samples, labels, (samples[:0], labels[:0]), prefetch=False)
         self.network_.eval()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
-
-
-@dataclass(frozen=True)
-class LoopConfig:
-    """The settings of the training loop."""
-
-    deformation: Deformation
-    epochs: int
-    batch: int
-    rate: float
-    l2: float
-    seed: int
-    schedule: Literal["paper", "cosine"] = "cosine"
-    warmup: float = 0.05
-    optimizer: Literal["sgd", "muon"] = "sgd"
-    tied: float = 0.0
-    momentum: float = 0.9
-    average: float = 0.0
 
 
 def _scaler_rows(X: NDArray[np.float64]) -> NDArray[np.float64]:

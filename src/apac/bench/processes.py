@@ -1,4 +1,4 @@
-"""What only a process of its own shows: peak memory, and the time from the command to its answer."""
+"""Measurements that need a process of their own: peak memory, and the time from a command to its output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apac.errors import InputError
 from apac.progress import Progress
 
 PASSES = (64, 4096)
-IMAGES = 500  # enough for a large job, which is run by another engine than a small one, in both cases
+IMAGES = 500  # enough that both numbers of passes use the engine for large jobs
 MEMORY = """
 import torch
 from apac import Classifier, FixedPasses, presets
@@ -32,7 +32,7 @@ def measure(rounds: int, progress: Progress) -> list[Entry]:
 
 
 def _memory(progress: Progress) -> list[Entry]:
-    if not Path("/proc/self/status").exists():  # only Linux tells a process's own peak; others add its parent's
+    if not Path("/proc/self/status").exists():  # only Linux reports the peak of a process without that of its parent
         return []
     group = f"peak memory of a decision, mnist-cnn, {IMAGES} images"
     peaks = []
@@ -47,18 +47,18 @@ def _memory(progress: Progress) -> list[Entry]:
 
 
 def _start(rounds: int, progress: Progress) -> list[Entry]:
-    """From the command to its end, imports included."""
+    """The time from the start of a command to its end, imports included."""
     from PIL import Image
 
     from apac import data
-    from apac.runs import run as runs
+    from apac.runs.train import train
     from apac.training.config import TrainConfig
 
     group = "from the command to its answer"
     apac = [sys.executable, "-m", "apac"]
     with tempfile.TemporaryDirectory() as folder:
         run, image = Path(folder) / "run", Path(folder) / "digit.png"
-        runs.train(TrainConfig(epochs=1), run)
+        train("mnist-cnn", "mnist-5k", config=TrainConfig(epochs=1), out=run)
         Image.fromarray(data.load("mnist-5k").test_images[0, 0].numpy()).save(image)
         commands = {
             "apac --help": [*apac, "--help"],
@@ -74,9 +74,9 @@ def _start(rounds: int, progress: Progress) -> list[Entry]:
         best = dict.fromkeys(commands, float("inf"))
         for number in range(rounds):
             for name, command in commands.items():
-                began = time.perf_counter()
+                started = time.perf_counter()
                 _run(command)
-                best[name] = min(best[name], time.perf_counter() - began)
+                best[name] = min(best[name], time.perf_counter() - started)
             progress(group, number + 1, rounds)
     return [Entry(group, name, seconds, "s") for name, seconds in best.items()]
 

@@ -1,4 +1,4 @@
-"""Training samples a second, with deformation and without."""
+"""Training throughput, with deformation and without."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from torch.nn import functional
 from apac import models
 from apac.bench import peers
 from apac.bench.race import Entry, race
+from apac.deform import presets
+from apac.deform.base import Deformation
 from apac.deform.compose import Compose
 from apac.progress import Progress
-from apac.training import loop
+from apac.randomness import generator
 from apac.training.config import TrainConfig
+from apac.training.loop import init_state, run_epochs
 
 STEPS = {"mnist-cnn": 60, "cifar10-cnn": 20, "mnist-mlp": 20, "cifar10-mlp": 4}  # about half a second
+PRESETS = {"mnist": presets.mnist, "cifar10": presets.cifar10}
 WITH, WITHOUT = "apac, with deformation", "without deformation"
 
 
@@ -24,39 +28,43 @@ def measure(rounds: int, progress: Progress) -> list[Entry]:
 
 
 def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
-    preset, _, kind = name.partition("-")
-    config = TrainConfig(data=preset, model=kind, epochs=1)
-    plain = TrainConfig(data=preset, model=kind, epochs=1, deformation=Compose())
-    count = STEPS[name] * config.batch
-    images, labels = torch.rand(count, *peers.SHAPES[preset]), torch.randint(10, (count,))
+    data = name.partition("-")[0]
+    config = TrainConfig(epochs=1).resolve(name, data)
+    count = STEPS[name] * config.batch_size
+    images, labels = torch.rand(count, *peers.SHAPES[data]), torch.randint(10, (count,))
+    preset = PRESETS[data]()
 
-    def ours(config: TrainConfig, ahead: bool | None = None) -> Callable[[], float]:
-        state = loop.begin(config)
+    def apac(deformation: Deformation, prefetch: bool | None = None) -> Callable[[], float]:
+        network = models.build(name, generator=generator(config.seed, "initial weights", 0))
+        state = init_state(network, config)
 
         def work() -> float:
             state.step = 0
-            loop.advance(state, config, images, labels, (images[:0], labels[:0]), ahead=ahead)
+            run_epochs(state, config, deformation, images, labels, (images[:0], labels[:0]), prefetch=prefetch)
             return count
 
         return work
 
-    contestants = {WITH: ours(config), WITHOUT: ours(plain), "with deformation, a batch ahead": ours(config, True)}
+    contestants = {WITH: apac(preset), WITHOUT: apac(Compose()), "with deformation, a batch ahead": apac(preset, True)}
     if peers.installed("kornia"):
         contestants["kornia, plain loop"] = _kornia(name, config, images, labels)
     group = f"training samples a second, {name}"
     speed = race(group, contestants, rounds, progress)
-    return [Entry(group, who, value, "samples/s", WITH, speed[WITH] / value) for who, value in speed.items()]
+    return [
+        Entry(group, contestant, value, "samples/s", WITH, speed[WITH] / value) for contestant, value in speed.items()
+    ]
 
 
 def _kornia(name: str, config: TrainConfig, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], float]:
-    """The loop as one writes it."""
+    """A training loop as people usually write it."""
     network, chain = peers.plain_network(name), peers.kornia(name.partition("-")[0])
-    assert config.rate is not None and config.l2 is not None
-    optimizer = torch.optim.SGD(network.parameters(), lr=1e-4, momentum=config.momentum, weight_decay=config.l2)
+    assert config.weight_decay is not None
+    decay = config.weight_decay
+    optimizer = torch.optim.SGD(network.parameters(), lr=1e-4, momentum=config.momentum, weight_decay=decay)
 
     def work() -> float:
         for _ in range(STEPS[name]):
-            index = torch.randint(len(images), (config.batch,))
+            index = torch.randint(len(images), (config.batch_size,))
             loss = functional.cross_entropy(network(chain(images[index])), labels[index])
             optimizer.zero_grad()
             loss.backward()

@@ -65,7 +65,7 @@ def evaluate(
 def _fixed(folder: Path, run: Run, passes: tuple[int, ...], seed: int) -> None:
     from apac.evaluation.fixed import evaluate as measure
     from apac.reporting.tables import changes, error_against_m
-    from apac.runs.folder import scores_of
+    from apac.runs.folder import scores_path
     from apac.runs.run import images_to_test
     from apac.runs.storage import write_json, write_text
 
@@ -73,7 +73,9 @@ def _fixed(folder: Path, run: Run, passes: tuple[int, ...], seed: int) -> None:
         passes = ()
     with show_progress() as progress, _resumable():
         images, labels = images_to_test(run, progress=progress)
-        result = measure(run.classifier(seed=seed), images, labels, passes, cache=scores_of(folder), progress=progress)
+        result = measure(
+            run.classifier(seed=seed), images, labels, passes, cache=scores_path(folder), progress=progress
+        )
     print_table(error_against_m(result))
     if passes:
         print(changes(result))
@@ -87,7 +89,7 @@ def _certified(folder: Path, run: Run, rule: Certified, against: int | None, see
     from apac.evaluation.score_cache import ScoreCache
     from apac.reporting import tables
     from apac.reporting.figures.curves import passes_against_margin
-    from apac.runs.folder import scores_of
+    from apac.runs.folder import scores_path
     from apac.runs.run import images_to_test
     from apac.runs.storage import write_bytes, write_json, write_text
 
@@ -106,7 +108,7 @@ def _certified(folder: Path, run: Run, rule: Certified, against: int | None, see
     if against is None:
         return
     with show_progress() as progress, _resumable():
-        cache = ScoreCache(classifier, images, against, scores_of(folder))
+        cache = ScoreCache(classifier, images, against, scores_path(folder))
         scores = cache.get(against, progress=_named(progress, f"deciding with {against:,} passes"))
     agreement = compare(result.decision, scores, labels, cache.seconds)
     write_json(folder / "certified.json", payload | {"against": agreement.to_json()})
@@ -116,7 +118,7 @@ def _certified(folder: Path, run: Run, rule: Certified, against: int | None, see
 def _mention_no_deformation(run: Run) -> bool:
     from apac.deform.compose import Compose
 
-    if run.config.deformation != Compose():
+    if run.deformation != Compose():
         return False
     print("This network was trained without deformation, so APAC is the plain prediction.")
     return True

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from apac.cli.errors import handle_errors
 from apac.cli.options import Overwrite, Resume
+from apac.cli.signals import stop_on_signal
 from apac.cli.terminal import show_progress
+from apac.errors import InputError, Interrupted
+
+if TYPE_CHECKING:  # they import torch, which is slow
+    from apac.deform.base import Deformation
+    from apac.training.config import TrainConfig
+
+# by the data; cifar10-cnn for folders
+NETWORKS = {"mnist-5k": "mnist-cnn", "mnist": "mnist-cnn"}
 
 
 @handle_errors
@@ -19,86 +29,134 @@ def train(
     data: Annotated[
         str | None, typer.Option(help="mnist-5k, mnist, cifar10, or a folder.", show_default="mnist-5k")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="cnn or mlp: the paper's for the data.", show_default="cnn")] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|module:function",
+            help="mnist-cnn, mnist-mlp, cifar10-cnn or cifar10-mlp; or a function that builds a module from "
+            "(image_shape, classes).",
+            show_default="the CNN for the data",
+        ),
+    ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Train on the original data, without deformation.")] = False,
     epochs: Annotated[
-        int | None, typer.Option(help="How often as many samples as the set has.", show_default="100")
+        int | None, typer.Option(help="Each has as many virtual samples as there are images.", show_default="100")
     ] = None,
-    batch: Annotated[int | None, typer.Option(help="Virtual samples a step.", show_default="100")] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Initial learning rate.", show_default="the paper's; 0.005 for a folder")
+    batch_size: Annotated[int | None, typer.Option(help="Virtual samples per step.", show_default="100")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="The initial learning rate.", show_default="the paper's; 0.005 for a folder")
     ] = None,
     schedule: Annotated[
-        str | None, typer.Option(help="paper (times 0.9993 an epoch) or cosine.", show_default="paper")
+        str | None,
+        typer.Option(help="exponential (times 0.9993 per epoch) or cosine.", show_default="exponential"),
     ] = None,
     warmup: Annotated[
-        float | None, typer.Option(help="Part of the training in which the rate grows.", show_default="0")
+        float | None, typer.Option(help="Fraction of the steps in which the learning rate grows.", show_default="0")
     ] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd or muon.", show_default="sgd")] = None,
     tied: Annotated[
         float | None,
         typer.Option(
-            help="Part of the training in which an mlp's weights are tied as a convolution's.", show_default="0"
+            help="Fraction of the epochs in which an MLP shares weights as a convolution does.", show_default="0"
         ),
     ] = None,
-    momentum: Annotated[float | None, typer.Option(help="Of the steps.", show_default="0.9")] = None,
-    l2: Annotated[
+    momentum: Annotated[float | None, typer.Option(help="Momentum of the optimizer.", show_default="0.9")] = None,
+    weight_decay: Annotated[
         float | None, typer.Option(help="L2 factor on the weights.", show_default="the paper's; 5e-4 for a folder")
     ] = None,
-    average: Annotated[
-        float | None, typer.Option(help="Decay a step of averaged weights; 0: none.", show_default="0")
+    ema_decay: Annotated[
+        float | None,
+        typer.Option(help="Decay per step of the moving average of the weights; 0: none.", show_default="0"),
     ] = None,
-    validation: Annotated[
-        float | None, typer.Option(help="Part of the images to hold out.", show_default="0.1")
+    validation_fraction: Annotated[
+        float | None, typer.Option(help="Fraction of the images to hold out.", show_default="0.1")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides every random number.", show_default="0")] = None,
-    corrupt: Annotated[
-        str | None, typer.Option(help="refuse or skip files that cannot be read.", show_default="refuse")
+    seed: Annotated[int | None, typer.Option(help="Determines every random number.", show_default="0")] = None,
+    on_unreadable: Annotated[
+        str | None, typer.Option(help="refuse or skip image files that cannot be read.", show_default="refuse")
     ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Train a network with on-line deformation.
+    """Train a network on randomly deformed images.
 
-    Example:  apac train --data mnist --model cnn --epochs 3 --out runs/cnn
+    Example:  apac train --data mnist --network mnist-cnn --epochs 3 --out runs/cnn
 
     Example:  apac train --data photos --schedule cosine --out runs/photos
 
-    A folder has a sub-folder of images for each class; a fifth of each is kept for apac evaluate, unless the folder is
-    divided into train and test.
+    A folder has a subfolder of images for each class. A fifth of each class is kept for apac evaluate, unless the
+    folder is divided into train and test.
 
-    Ctrl-C keeps a checkpoint:  apac train --resume --out runs/cnn  goes on as if nothing had happened.
+    Ctrl-C saves a checkpoint:  apac train --resume --out runs/cnn  continues as if there had been no interruption.
     """
-    from dataclasses import replace
+    from apac.runs import train as training
 
-    from apac.deform.compose import Compose
-    from apac.runs import run as runs
-    from apac.runs.folder import read_config
-    from apac.training.config import TrainConfig
-
-    options = {
-        "data": data,
-        "model": model,
+    options: dict[str, Any] = {
         "epochs": epochs,
-        "batch": batch,
-        "rate": rate,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
         "schedule": schedule,
         "warmup": warmup,
         "optimizer": optimizer,
         "tied": tied,
         "momentum": momentum,
-        "l2": l2,
-        "average": average,
-        "validation": validation,
+        "weight_decay": weight_decay,
+        "ema_decay": ema_decay,
+        "validation_fraction": validation_fraction,
         "seed": seed,
-        "corrupt": corrupt,
-        "deformation": Compose() if plain else None,
+        "on_unreadable": on_unreadable,
     }
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    config = replace(read_config(out), **given) if resume else TrainConfig(**given)
-    with show_progress() as progress:
-        run = runs.train(config, out, resume=resume, overwrite=overwrite, progress=progress)
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if network is not None and ":" in network:
+        sys.path.insert(0, "")  # the module may lie in the current folder
+    network, data, deformation, config = (_resumed if resume else _new)(out, network, data, plain, chosen)
+    with show_progress() as progress, stop_on_signal() as should_stop:
+        try:
+            run = training.train(
+                network,
+                data,
+                deformation,
+                config=config,
+                out=out,
+                resume=resume,
+                overwrite=overwrite,
+                progress=progress,
+                should_stop=should_stop,
+            )
+        except Interrupted as error:
+            stopped = str(error).partition(";")[0]
+            command = f"apac train --resume --out {shlex.quote(str(out))}"
+            raise Interrupted(f"{stopped}, and a checkpoint is saved; resume with: {command}") from None
     last = run.history[-1]
-    held = "" if last.validation_error is None else f", plain error on held-out images {last.validation_error:.2%}"
-    print(f"{out}: {config.network}, {last.epoch} epochs in {last.seconds:.0f} s, loss {last.loss:.4f}{held}")
+    held_out = "" if last.validation_error is None else f", plain error on held-out images {last.validation_error:.2%}"
+    print(f"{out}: {network}, {last.epoch} epochs in {last.seconds:.0f} s, loss {last.loss:.4f}{held_out}")
     print(f"next: apac evaluate {shlex.quote(str(out))}")
+
+
+Choice = tuple[str, str, "Deformation | None", "TrainConfig"]
+
+
+def _new(out: Path, network: str | None, data: str | None, plain: bool, chosen: dict[str, Any]) -> Choice:
+    from apac.deform.compose import Compose
+    from apac.training.config import TrainConfig
+
+    data = data or "mnist-5k"
+    network = network or NETWORKS.get(data, "cifar10-cnn")
+    return network, data, Compose() if plain else None, TrainConfig(**chosen)
+
+
+def _resumed(out: Path, network: str | None, data: str | None, plain: bool, chosen: dict[str, Any]) -> Choice:
+    """The stored settings, with the options that are given again."""
+    from dataclasses import replace
+
+    from apac.deform.compose import Compose
+    from apac.runs.folder import read_settings
+
+    stored = read_settings(out)
+    if stored.network is None or stored.data is None:
+        raise InputError(f"the run in {out} was trained from Python on a module or data in memory; resume it there.")
+    if network is None and ":" in stored.network and stored.network.partition(":")[0] not in sys.modules:
+        # A run folder must not decide which code is imported.
+        raise InputError(f"the network is built by {stored.network}; give it again: --network {stored.network}")
+    deformation = Compose() if plain else stored.deformation
+    return network or stored.network, data or stored.data, deformation, replace(stored.config, **chosen)

@@ -14,6 +14,23 @@ from apac.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
+class Identity:
+    """No change, for images that are given as floating-point numbers."""
+
+    kind: ClassVar[str] = "none"
+
+    def apply(self, images: Tensor) -> Tensor:
+        """(N, C, H, W) floating-point, returned as it is."""
+        if not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point():
+            got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+            raise InputError(f"images must be a floating-point tensor (N, C, H, W), got {got}.")
+        return images
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
 class Scaling:
     """pixels / 255: from 0 to 1."""
 
@@ -56,12 +73,13 @@ class Standardizing:
         return Standardizing(pixels.mean(dim=1).float(), pixels.std(dim=1, correction=0).clamp_min(1e-3).float())
 
 
-Normalization = Scaling | Standardizing | Whitening
+Normalization = Identity | Scaling | Standardizing | Whitening
 
 
 def normalization_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalization:
     """Restore a normalization from its `kind` and `tensors()`."""
     names = {
+        Identity.kind: set[str](),
         Scaling.kind: set[str](),
         Standardizing.kind: {"mean", "deviation"},
         Whitening.kind: {"mean", "triangle"},
@@ -75,4 +93,6 @@ def normalization_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalizatio
         )
     if kind == Standardizing.kind:
         return Standardizing(**tensors)
-    return Scaling() if kind == Scaling.kind else Whitening.from_tensors(**tensors)
+    if kind == Whitening.kind:
+        return Whitening.from_tensors(**tensors)
+    return Scaling() if kind == Scaling.kind else Identity()

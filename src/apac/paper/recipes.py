@@ -1,7 +1,8 @@
-"""Everything needed to produce one row of the results table.
+"""Recipes: everything needed to produce one row of the results table.
 
-`--schedule paper` gives a recipe the paper's own settings. Short schedules, below, give the training on original data a
-fifth of the epochs, which is enough to learn them by heart; mnist-5k and the class-distinctive pair have as many.
+The schedules below are short. They train on original data for a fifth of the epochs, which is enough to memorize them;
+the mnist-5k recipes and the class-distinctive one train equally long on both. `--schedule paper` selects the paper's
+own settings.
 
 mnist-5k-cnn (the default)
     row       MNIST CNN of the paper's Table 2, on the 4,000 + 1,000 digits that come with the package
@@ -16,48 +17,48 @@ mnist-5k-mlp
 mnist-cnn
     row       MNIST CNN: original 0.69 %, plain 0.39 %, APAC 0.23 %
     command   apac reproduce mnist-cnn --out report-mnist-cnn
-    uses      momentum SGD, batch 100, a cosine from 0.05 over 350 epochs; 59,000 images
+    uses      momentum SGD, batch size 100, a cosine from 0.05 over 350 epochs; 59,000 images
     expected  original 0.71 %, plain 0.42 %, APAC 0.22 % (seed 0, M = 16,384; one run scatters by about 0.04 points)
-    time      83 minutes to train on 2 cores and 160 to decide, beside other work
+    time      83 minutes to train and 160 to decide, on 2 cores of a busy machine
 mnist-mlp
     row       MNIST MLP: original 1.49 %, plain 0.29 %, APAC 0.26 %
     command   apac reproduce mnist-mlp --out report-mnist-mlp
-    uses      Muon, batch 250, momentum 0.95, a warm-up and a cosine from 0.02 over 100 epochs; 58,800 images; in the
-              first 80 % of the epochs the weights are tied as those of a convolution (apac/models/tied.py)
+    uses      Muon, batch size 250, momentum 0.95, warmup and a cosine from 0.02 over 100 epochs; 58,800 images; in the
+              first 80 % of the epochs it shares weights as a convolution does (apac/models/tied.py)
     expected  original 0.95 %, plain 0.35 %, APAC 0.32 % (seed 0, M = 1,024)
-    time      an hour to train on one core beside other work; 25 minutes to decide with M = 1,024, 16 times that for all
+    time      an hour to train on one core of a busy machine; 25 minutes to decide with M = 1,024; all M: 16 times that
 mnist-mlp-free
-    row       MNIST MLP again, with weights that are free from the start
+    row       MNIST MLP again, without weight sharing
     command   apac reproduce mnist-mlp-free --out report-mnist-mlp-free
-    uses      mnist-mlp's settings with nothing tied, and 45 epochs
+    uses      mnist-mlp's settings without weight sharing, and 45 epochs
     expected  original 1.23 %, plain 0.47 %, APAC 0.54 % (seed 0, M = 256)
-    time      109 minutes to train on one core, while three trainings shared two; 6 minutes to decide
+    time      109 minutes to train, three trainings on two cores at a time; 6 minutes to decide
 mnist-cnn-distinctive
     row       none: the paper describes class-distinctive deformation and does not try it
     command   apac reproduce mnist-cnn-distinctive --out report-distinctive
-    uses      mnist-cnn's settings with 60 epochs, half the rotation and shear for 1 and 7; beside it the same without
-              that difference
+    uses      mnist-cnn's settings with 60 epochs, half the rotation and shear for 1 and 7; the baseline has the same
+              deformation for all classes
     expected  distinctive: plain 0.44 %, APAC 0.32 %; indistinctive: plain 0.47 %, APAC 0.27 % (seed 0, M = 1,024)
-    time      51 minutes to train both and 42 to decide, on one core beside other work
+    time      51 minutes to train both and 42 to decide, on one core of a busy machine
 cifar10-cnn
     row       CIFAR-10 CNN: original 22.63 %, plain 20.05 %, APAC 10.33 %
     command   apac reproduce cifar10-cnn --out report-cifar10-cnn
-    uses      Muon, batch 250, momentum 0.95, a warm-up and a cosine from 0.02 over 160 epochs; 49,000 images
+    uses      Muon, batch size 250, momentum 0.95, warmup and a cosine from 0.02 over 160 epochs; 49,000 images
     expected  original 23.28 %, plain 18.54 %, APAC 11.50 % (seed 0, M = 1,024)
-    time      3.3 hours to train, 51 minutes to decide with M = 1,024, both beside other work; all M take 16 times that
+    time      3.3 hours to train, 51 minutes to decide with M = 1,024, on a busy machine; all M take 16 times that
 cifar10-mlp
     row       CIFAR-10 MLP: original 55.96 %, plain 23.20 %, APAC 14.07 %
     command   apac reproduce cifar10-mlp --out report-cifar10-mlp
-    uses      Muon, batch 500, momentum 0.95, a warm-up and a cosine from 0.03 over 120 epochs; 49,000 images; in the
-              first 85 % of the epochs the weights are tied as those of a convolution (apac/models/tied.py)
+    uses      Muon, batch size 500, momentum 0.95, warmup and a cosine from 0.03 over 120 epochs; 49,000 images; in the
+              first 85 % of the epochs it shares weights as a convolution does (apac/models/tied.py)
     expected  original 34.99 %, plain 25.63 %, APAC 16.77 % (seed 0, M = 1,024)
-    time      100 minutes to train, 2 hours to decide with M = 1,024, one core beside other work; all M: 16 times that
+    time      100 minutes to train, 2 hours to decide with M = 1,024, on one busy core; all M take 16 times that
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -89,7 +90,7 @@ PAPER_TABLE = {
     "cifar10-mlp": {"deformed": Errors(23.20, 14.07), "original": Errors(55.96)},
 }
 
-# The trainings by name, as tables and progress call them
+# How tables and progress call the two trainings of a recipe
 LABELS = {
     "deformed": "deformed data",
     "original": "original data",
@@ -98,7 +99,7 @@ LABELS = {
 }
 
 CERTIFIED = tuple(Certified(error) for error in (0.1, 0.01, 0.001, 0.0001))
-# Many images of CIFAR-10 lie between two classes: they would all go to a limit of 16,384.
+# Many images of CIFAR-10 lie between two classes and would reach a limit of 16,384.
 CIFAR10_CERTIFIED = tuple(Certified(error, limit=256) for error in (0.1, 0.01))
 
 # Half the rotation and shear for 1 and 7, as in the work that the paper cites for class-distinctive deformation.
@@ -106,46 +107,60 @@ GENTLE = Compose(Homography(std=0.1, shear=0.05), *presets.mnist().parts[1:])
 DISTINCTIVE = PerClass({1: GENTLE, 7: GENTLE}, default=presets.mnist(), classes=10)
 
 
+class Training(NamedTuple):
+    """One of the two trainings of a recipe."""
+
+    deformation: Deformation
+    config: TrainConfig  # with all values resolved
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """A training with deformation and one beside it to compare with, the M to evaluate, and the certified rules."""
+    """A training, a baseline that differs in its deformation and epochs, and the rules to evaluate."""
 
     name: str
-    deformed: TrainConfig
-    passes: tuple[int, ...]
+    network: str
+    data: str
+    deformation: Deformation
+    config: TrainConfig
+    passes: tuple[int, ...]  # the M to evaluate
     certified: tuple[Certified, ...] = CERTIFIED
-    baseline: Deformation = ORIGINAL  # of the other training
-    baseline_epochs: float = 1.0  # of the epochs, for the other training: original data are learned by heart in fewer
+    baseline: Deformation = ORIGINAL
+    baseline_epochs: float = 1.0  # as a fraction of the epochs of the training
 
     @property
-    def trainings(self) -> dict[str, TrainConfig]:
-        """The two trainings by name, first the one that the recipe is for."""
-        epochs = max(1, round(self.baseline_epochs * self.deformed.epochs))
-        other = replace(self.deformed, deformation=self.baseline, epochs=epochs)
+    def trainings(self) -> dict[str, Training]:
+        """The training and its baseline, by name."""
+        config = self.config.resolve(self.network, self.data)
+        epochs = max(1, round(self.baseline_epochs * config.epochs))
+        training = Training(self.deformation, config)
+        baseline = Training(self.baseline, replace(config, epochs=epochs))
         if self.baseline == ORIGINAL:
-            return {"deformed": self.deformed, "original": other}
-        return {"distinctive": self.deformed, "indistinctive": other}
+            return {"deformed": training, "original": baseline}
+        return {"distinctive": training, "indistinctive": baseline}
 
     @property
     def paper(self) -> dict[str, Errors]:
-        """The paper's errors by the name of the training; it has no class-distinctive one."""
-        row = PAPER_TABLE[self.deformed.network]
+        """The paper's errors by the name of the training. It has none for class-distinctive deformation."""
+        row = PAPER_TABLE[self.network]
         return row if self.baseline == ORIGINAL else {"indistinctive": row["deformed"]}
 
-    def within(self, hours: float, images: Tensor) -> Recipe:
-        """The recipe with as many epochs of these images as both trainings can make in this time on this machine."""
-        return self.with_epochs(
-            epochs_within(lambda n: list(self.with_epochs(n).trainings.values()), images, 3600 * hours)
-        )
-
     def with_epochs(self, epochs: int) -> Recipe:
-        """The recipe with so many epochs of its first training."""
-        return replace(self, deformed=replace(self.deformed, epochs=epochs))
+        """The recipe with this number of epochs; the baseline keeps its fraction."""
+        return replace(self, config=replace(self.config, epochs=epochs))
+
+    def within(self, hours: float, images: Tensor) -> Recipe:
+        """The recipe with as many epochs of these images as both trainings can finish in this time on this machine."""
+
+        def configs(epochs: int) -> list[TrainConfig]:
+            return [training.config for training in self.with_epochs(epochs).trainings.values()]
+
+        return self.with_epochs(epochs_within(configs, self.network, self.deformation, images, 3600 * hours))
 
 
 ALL_M = tuple(4**k for k in range(8))  # 1 … 16,384, as in the paper
 
-# Original data are learned by heart long before deformed data are learned.
+# The fraction of the epochs after which original data are memorized.
 MEMORIZED = 0.2
 
 MUON: dict[str, Any] = {
@@ -153,61 +168,85 @@ MUON: dict[str, Any] = {
     "warmup": 0.05,
     "optimizer": "muon",
     "momentum": 0.95,
-    "validation": 0.02,
+    "validation_fraction": 0.02,
 }
 
-# Batch, rate, schedule and optimizer suit hours, or minutes, where the paper takes 15,000 epochs; they were compared on
-# training images that were held out.
+# Batch sizes, learning rates, schedules and optimizers are chosen for hours or minutes, where the paper takes 15,000
+# epochs. They were compared on held-out training images.
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe(
             "mnist-5k-cnn",
-            TrainConfig("mnist-5k", "cnn", epochs=80, batch=50, rate=0.05, schedule="cosine", validation=0.05),
+            "mnist-cnn",
+            "mnist-5k",
+            presets.mnist(),
+            TrainConfig(epochs=80, batch_size=50, learning_rate=0.05, schedule="cosine", validation_fraction=0.05),
             passes=ALL_M[:6],
         ),
         Recipe(
             "mnist-5k-mlp",
-            TrainConfig("mnist-5k", "mlp", epochs=80, batch=100, rate=0.1, schedule="cosine", validation=0.05),
+            "mnist-mlp",
+            "mnist-5k",
+            presets.mnist(),
+            TrainConfig(epochs=80, batch_size=100, learning_rate=0.1, schedule="cosine", validation_fraction=0.05),
             passes=ALL_M[:5],
         ),
         Recipe(
             "mnist-cnn",
-            TrainConfig("mnist", "cnn", epochs=350, rate=0.05, schedule="cosine", validation=0.016667),
+            "mnist-cnn",
+            "mnist",
+            presets.mnist(),
+            TrainConfig(epochs=350, learning_rate=0.05, schedule="cosine", validation_fraction=0.016667),
             passes=ALL_M,
             baseline_epochs=MEMORIZED,
         ),
         Recipe(
             "mnist-mlp",
-            TrainConfig("mnist", "mlp", epochs=100, batch=250, rate=0.02, tied=0.8, **MUON),
+            "mnist-mlp",
+            "mnist",
+            presets.mnist(),
+            TrainConfig(epochs=100, batch_size=250, learning_rate=0.02, tied=0.8, **MUON),
             passes=ALL_M,
             certified=CERTIFIED[2:3],
             baseline_epochs=MEMORIZED,
         ),
         Recipe(
             "mnist-mlp-free",
-            TrainConfig("mnist", "mlp", epochs=45, batch=250, rate=0.02, **MUON),
+            "mnist-mlp",
+            "mnist",
+            presets.mnist(),
+            TrainConfig(epochs=45, batch_size=250, learning_rate=0.02, **MUON),
             passes=ALL_M[:5],
             certified=(),
             baseline_epochs=MEMORIZED,
         ),
         Recipe(
             "mnist-cnn-distinctive",
-            TrainConfig("mnist", "cnn", DISTINCTIVE, epochs=60, rate=0.05, schedule="cosine", validation=0.016667),
+            "mnist-cnn",
+            "mnist",
+            DISTINCTIVE,
+            TrainConfig(epochs=60, learning_rate=0.05, schedule="cosine", validation_fraction=0.016667),
             passes=ALL_M[:6],
             certified=(),
             baseline=presets.mnist(),
         ),
         Recipe(
             "cifar10-cnn",
-            TrainConfig("cifar10", "cnn", epochs=160, batch=250, rate=0.02, **MUON),
+            "cifar10-cnn",
+            "cifar10",
+            presets.cifar10(),
+            TrainConfig(epochs=160, batch_size=250, learning_rate=0.02, **MUON),
             passes=ALL_M,
             certified=CIFAR10_CERTIFIED,
             baseline_epochs=MEMORIZED,
         ),
         Recipe(
             "cifar10-mlp",
-            TrainConfig("cifar10", "mlp", epochs=120, batch=500, rate=0.03, tied=0.85, **MUON),
+            "cifar10-mlp",
+            "cifar10",
+            presets.cifar10(),
+            TrainConfig(epochs=120, batch_size=500, learning_rate=0.03, tied=0.85, **MUON),
             passes=ALL_M,
             certified=(),
             baseline_epochs=MEMORIZED,
@@ -218,15 +257,16 @@ TABLE = ("mnist-cnn", "mnist-mlp", "cifar10-cnn", "cifar10-mlp")  # the rows of 
 
 
 def find(name: str, *, seed: int = 0, schedule: str = "short") -> Recipe:
-    """The recipe of that name. Its short schedule is the one above; the paper's takes 15,000 epochs with the paper's
-    rates, on all training images and in both trainings."""
+    """Return the recipe of that name, with its short schedule or the paper's.
+
+    The paper's takes 15,000 epochs with the paper's learning rates, on all training images and for both trainings.
+    """
     if name not in RECIPES:
         raise InputError(f"there is no recipe {name!r}; choose one of {', '.join(RECIPES)}, or all.")
     if schedule not in ("short", "paper"):
         raise InputError(f'the schedule of a recipe is "short" or "paper", got {schedule!r}.')
     recipe = RECIPES[name]
-    config = recipe.deformed
     if schedule == "paper":
-        config = TrainConfig(config.data, config.model, config.deformation, epochs=PAPER_EPOCHS, validation=0.0)
-        recipe = replace(recipe, baseline_epochs=1.0)
-    return replace(recipe, deformed=replace(config, seed=seed))
+        config = TrainConfig(epochs=PAPER_EPOCHS, validation_fraction=0.0)
+        recipe = replace(recipe, config=config, baseline_epochs=1.0)
+    return replace(recipe, config=replace(recipe.config, seed=seed))

@@ -1,4 +1,4 @@
-"""What one recipe came to, for people and for machines: report.html, the figures, results.json and results.csv."""
+"""The report of a recipe: report.html, the figures, results.json and results.csv."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ FREE_MAPS = (
     "The paper finds local features after deformed training, and only global patterns after training on original data."
 )
 TIED_MAPS = (
-    "Both trainings began with the weights tied as those of a convolution, which makes maps local from the start: "
-    "what the weights became when they were free lies around each window."
+    "Both trainings started with convolutional weight sharing, which makes the maps local: the weights around each "
+    "window were learned after the sharing ended."
 )
-OPTIONAL = ("corrected", "linear-output", "certified", "first-layer-weights")  # figures that not every report has
+OPTIONAL = ("corrected", "linear-output", "certified", "first-layer-weights")  # figures that some reports lack
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Picture:
 def write(result: Result, out: Path) -> None:
     """Write `out`/report.html, results.json, results.csv and the figures."""
     pictures = draw(result)
-    for name in OPTIONAL:  # none may stay of an earlier report
+    for name in OPTIONAL:  # remove those of an earlier report
         if name not in pictures:
             (out / f"{name}.png").unlink(missing_ok=True)
     for name, picture in pictures.items():
@@ -48,38 +48,37 @@ def write(result: Result, out: Path) -> None:
 
 
 def draw(result: Result) -> dict[str, Picture]:
-    """The figures by file name."""
-    found: dict[str, Picture] = {}
-    # Where each class has a deformation of its own, no one pass tells how classes compare.
+    """Draw the figures, by file name."""
+    pictures: dict[str, Picture] = {}
+    # With class-distinctive deformation no single pass compares the classes.
     if result.evaluation.corrected and result.recipe.baseline == ORIGINAL:
-        found |= _corrected(result)
+        pictures |= _corrected(result)
     sets = _sets(result)[next(iter(result.recipe.trainings))]
-    found["error-against-m"] = Picture(
+    pictures["error-against-m"] = Picture(
         "Error against M",
         _error_against_m(result),
-        "The more passes, the better the expected loss of each class is known. "
-        + (f"Class-distinctively an image takes M passes with each of {sets} sets. " if sets > 1 else "")
+        "More passes give a better estimate of the expected loss of each class. "
+        + (f"Class-distinctive deformation takes M passes with each of {sets} sets. " if sets > 1 else "")
         + " ".join(sentences(result)),
     )
     if result.certified:
-        found["certified"] = Picture(
-            "Stopping when certain",
+        pictures["certified"] = Picture(
+            "Certified decisions",
             curves.certified(result.certified, result.evaluation),
-            "Left, how many passes an image takes until its decision is certain. Right, the test error over the mean "
-            "number of passes, for the same number for every image and for the certified rule with the allowed error "
-            "beside each point.",
+            "Left: the number of passes until the decision for an image is certified. Right: the test error over the "
+            "mean number of passes, for a fixed number and for the certified rule, whose error is next to each point.",
         )
-    return found | _samples(result)
+    return pictures | _samples(result)
 
 
 def _error_against_m(result: Result) -> bytes:
     if result.recipe.baseline == ORIGINAL:
-        return curves.error_against_m(result.evaluation, result.other)
-    return curves.networks_against_m({f"class-{name}": each for name, each in _evaluations(result).items()})
+        return curves.error_against_m(result.evaluation, result.baseline)
+    return curves.networks_against_m({f"class-{name}": result for name, result in _evaluations(result).items()})
 
 
 def _corrected(result: Result) -> dict[str, Picture]:
-    """Two images that APAC corrects: the one that it is surest of, and the one that plain prediction just misses."""
+    """Two images that APAC corrects: the one with the largest margin, and the one that plain prediction just misses."""
     dataset, run, evaluation = result.dataset, result.run, result.evaluation
     labels, classes = dataset.test_labels, dataset.classes
     classifier = run.classifier(seed=run.config.seed)
@@ -99,14 +98,14 @@ def _corrected(result: Result) -> dict[str, Picture]:
             images.corrected(inputs[one], int(labels[surest]), classifier, means[surest], pixels[one], classes),
             "A test image that the plain prediction gets wrong and APAC gets right. Bars beside an image: its two "
             "most probable classes, blue for the truth. The mean log-probability "
-            f"weighs what the network says of all {evaluation.rows[-1].passes:,} virtual samples.",
+            f"combines the outputs for all {evaluation.rows[-1].passes:,} virtual samples.",
         ),
         "linear-output": Picture(
             "Between two classes",
             linear_output(inputs, labels, classifier, closest, pixels[closest], classes),
-            "Outputs of the network before the softmax, of the true class and of the plain prediction, for the test "
-            "images of both. Of the images that APAC corrects the one whose plain prediction is wrong by the least, "
-            "and where its virtual samples lie: above the dotted line the truth is ahead.",
+            "Logits of the true class and of the plain prediction, for the test images of both classes. The image is "
+            "the one that APAC corrects and plain prediction misses by the least. Its virtual samples are drawn too: "
+            "above the dotted line the true class has the larger logit.",
         ),
     }
 
@@ -115,15 +114,14 @@ def _samples(result: Result) -> dict[str, Picture]:
     dataset, run = result.dataset, result.run
     labels, classes = dataset.test_labels, dataset.classes
     pixels = dataset.test_images.float() / 255
-    assert run.config.deformation is not None
     first = [int((labels == c).nonzero()[0]) for c in range(min(8, len(classes)))]  # of each of the first eight classes
     largest, wrong = result.evaluation.rows[-1].passes, result.evaluation.wrong
     shown = "All test images" if len(wrong) <= images.MOST else f"{images.MOST} of the {len(wrong):,} test images"
-    found = {
+    pictures = {
         "deformed-samples": Picture(
             "Deformed samples",
-            images.deformed_samples(pixels[first], labels[first], run.config.deformation, seed=run.config.seed),
-            "What the network was trained on, and what it is asked about: fresh draws of the same distribution.",
+            images.deformed_samples(pixels[first], labels[first], run.deformation, seed=run.config.seed),
+            "Virtual samples, as in training and in the decision: fresh parameters from the same distribution.",
         ),
         "misclassified": Picture(
             "Misclassified images",
@@ -134,19 +132,19 @@ def _samples(result: Result) -> dict[str, Picture]:
     networks = {f"trained on {LABELS[name]}": run.network for name, run in _runs(result).items()}
     weights = images.first_layer_weights(networks, run.image_shape)
     if weights is not None:
-        found["first-layer-weights"] = Picture(
+        pictures["first-layer-weights"] = Picture(
             "First-layer weights",
             weights,
             f"Randomly chosen weight maps. {TIED_MAPS if run.config.tied else FREE_MAPS}",
         )
-    return found
+    return pictures
 
 
 def to_json(result: Result) -> dict[str, Any]:
     recipe = result.recipe
     trainings = {
         name: {
-            "config": run.config.to_json(),
+            **run.settings.to_json(),
             "versions": run.versions,
             "history": [epoch.to_json() for epoch in run.history],
             "evaluation": evaluation.to_json(),
@@ -155,37 +153,37 @@ def to_json(result: Result) -> dict[str, Any]:
     }
     return {
         "recipe": recipe.name,
-        "written": provenance.describe(),  # where and when; `versions` below are those of the trainings
-        "seconds": {"training": round(result.training, 1), "deciding": round(result.deciding, 1)},
+        "written": provenance.describe(),  # when the report is written; `versions` below are those of the trainings
+        "seconds": {"training": round(result.training_seconds, 1), "deciding": round(result.deciding_seconds, 1)},
         "paper_percent": {name: asdict(errors) for name, errors in recipe.paper.items()},
-        "certified": [certainty.to_json() for certainty in result.certified],
+        "certified": [evaluation.to_json() for evaluation in result.certified],
         "trainings": trainings,
     }
 
 
 def to_csv(result: Result) -> str:
-    """A line for each training and rule."""
-    forms = {name: evaluation.to_csv().splitlines() for name, evaluation in _evaluations(result).items()}
-    head = next(iter(forms.values()))[0]
-    lines = [f"{name},{line}" for name, (_, *own) in forms.items() for line in own]
-    return "\n".join([f"training,{head}", *lines]) + "\n"
+    """One line per training and rule."""
+    parts = {name: evaluation.to_csv().splitlines() for name, evaluation in _evaluations(result).items()}
+    header = next(iter(parts.values()))[0]
+    lines = [f"{name},{line}" for name, (_, *rows) in parts.items() for line in rows]
+    return "\n".join([f"training,{header}", *lines]) + "\n"
 
 
 def result_tables(result: Result) -> list[tables.Table]:
-    """What the command prints."""
-    found = _by_passes(result)
+    """The tables of a report, in the order in which they are printed."""
+    shown = _by_passes(result)
     if result.certified:
-        found.append(tables.certified_by_error(result.certified, result.evaluation))
-    return [*found, summary(result)]
+        shown.append(tables.certified_by_error(result.certified, result.evaluation))
+    return [*shown, summary(result)]
 
 
 def summary(result: Result) -> tables.Table:
-    """The recipe's part of the paper's Table 2, the recipe's own training last."""
+    """The recipe's part of the paper's Table 2, the baseline first."""
     return comparison.summary(dict(reversed(_evaluations(result).items())), result.recipe.paper, _sets(result))
 
 
 def sentences(result: Result) -> list[str]:
-    """What APAC changed against the plain prediction, and against the other training."""
+    """How APAC compares with the plain prediction, and with the baseline."""
     (name, evaluation), (other_name, other) = _evaluations(result).items()
     if not other.rows:
         return [tables.changes(evaluation)]
@@ -194,74 +192,74 @@ def sentences(result: Result) -> list[str]:
 
 
 def _by_passes(result: Result) -> list[tables.Table]:
-    """A table for each training that has virtual samples to pass."""
-    found, sets = {name: each for name, each in _evaluations(result).items() if each.rows}, _sets(result)
-    if len(found) == 1:
+    """A table for each training with deformation."""
+    evaluations, sets = {name: e for name, e in _evaluations(result).items() if e.rows}, _sets(result)
+    if len(evaluations) == 1:
         return [tables.error_against_m(result.evaluation)]
     return [
-        tables.error_against_m(each, LABELS[name] + (f", passes with each of {sets[name]} sets" * (sets[name] > 1)))
-        for name, each in found.items()
+        tables.error_against_m(e, LABELS[name] + (f", passes with each of {sets[name]} sets" * (sets[name] > 1)))
+        for name, e in evaluations.items()
     ]
 
 
 def _sets(result: Result) -> dict[str, int]:
-    """N_d of each training by name."""
-    made = {name: run.config.deformation for name, run in _runs(result).items()}
-    return {name: 1 if each is None else len(each.sets) for name, each in made.items()}
+    """N_d, the number of deformation sets, of each training."""
+    deformations = {name: run.deformation for name, run in _runs(result).items()}
+    return {name: len(u.sets) for name, u in deformations.items()}
 
 
 def _runs(result: Result) -> dict[str, Run]:
-    return dict(zip(result.recipe.trainings, (result.run, result.other_run), strict=True))
+    return dict(zip(result.recipe.trainings, (result.run, result.baseline_run), strict=True))
 
 
 def _evaluations(result: Result) -> dict[str, Evaluation]:
-    return dict(zip(result.recipe.trainings, (result.evaluation, result.other), strict=True))
+    return dict(zip(result.recipe.trainings, (result.evaluation, result.baseline), strict=True))
 
 
 def _html(result: Result, pictures: dict[str, Picture]) -> str:
     config, run = result.run.config, result.run
-    of_all = len(result.dataset.train_images)
-    held = round(config.validation * of_all)
+    count = len(result.dataset.train_images)
+    held_out = round(config.validation_fraction * count)
     epochs = " and ".join(f"{run.config.epochs:,} with {LABELS[name]}" for name, run in _runs(result).items())
     sections = [
         html.Section(
             "Result",
             table=summary(result),
-            text=f"The paper trains on the full set for 15,000 epochs; here it was {epochs}, on {of_all - held:,} "
-            f"images, with {held:,} held out.",
+            text=f"The paper trains on the full set for 15,000 epochs; this report for {epochs}, on "
+            f"{count - held_out:,} images, with {held_out:,} held out.",
         ),
-        *(html.Section(each.title, picture=each.png, caption=each.caption) for each in pictures.values()),
-        *(html.Section("All M", table=each) for each in _by_passes(result)),
+        *(html.Section(p.title, picture=p.png, caption=p.caption) for p in pictures.values()),
+        *(html.Section("All M", table=table) for table in _by_passes(result)),
     ]
     if result.certified:
         sections.append(html.Section("Certified", table=tables.certified_by_error(result.certified, result.evaluation)))
     facts = {
         "command": _command(result.recipe),
-        **{f"training, {LABELS[name]}": _training(each) for name, each in _runs(result).items()},
-        "time": f"training {result.training:,.0f} s, deciding {result.deciding:,.0f} s",
+        **{f"training, {LABELS[name]}": _training(run) for name, run in _runs(result).items()},
+        "time": f"training {result.training_seconds:,.0f} s, deciding {result.deciding_seconds:,.0f} s",
         **run.versions,
     }
     return html.page(
         f"APAC: {result.recipe.name}",
         "A network trained on randomly deformed images minimizes the expected loss over deformations. APAC decides a "
         "test image by that same expectation: deform it M times, average the log-softmax, take the largest class.",
-        [*sections, html.Section("How it was made", facts=facts)],
+        [*sections, html.Section("Settings", facts=facts)],
     )
 
 
 def _command(recipe: Recipe) -> str:
-    """What makes this report."""
-    short, paper = (find(recipe.name, seed=recipe.deformed.seed, schedule=s) for s in ("short", "paper"))
-    command = f"apac reproduce {recipe.name} --seed {recipe.deformed.seed}"
+    """The command that writes this report."""
+    short, paper = (find(recipe.name, seed=recipe.config.seed, schedule=s) for s in ("short", "paper"))
+    command = f"apac reproduce {recipe.name} --seed {recipe.config.seed}"
     if recipe.passes != short.passes:
         command += f" --passes {','.join(map(str, recipe.passes))}"
-    if recipe.deformed == paper.deformed:
+    if recipe.config == paper.config:
         return f"{command} --schedule paper"
-    return command if recipe.deformed == short.deformed else f"{command} --epochs {recipe.deformed.epochs}"
+    return command if recipe.config == short.config else f"{command} --epochs {recipe.config.epochs}"
 
 
 def _training(run: Run) -> str:
-    """The configuration, and how the history ends."""
-    config, last = run.config, run.history[-1]
-    held = "" if last.validation_error is None else f", plain error on held-out images {last.validation_error:.2%}"
-    return f"{config!r}: loss {last.loss:.4f}{held}, {last.seconds:,.0f} s"
+    """The deformation, the configuration and the last epoch."""
+    last = run.history[-1]
+    held_out = "" if last.validation_error is None else f", plain error on held-out images {last.validation_error:.2%}"
+    return f"{run.deformation!r}, {run.config!r}: loss {last.loss:.4f}{held_out}, {last.seconds:,.0f} s"

@@ -1,9 +1,9 @@
-"""One recipe from data to report: train twice, evaluate, draw, write. Stopped anywhere, it goes on from there."""
+"""One recipe from data to results: train twice, then evaluate. An interrupted one can be resumed at any point."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from apac import data
@@ -15,24 +15,26 @@ from apac.evaluation.score_cache import cache_key
 from apac.paper.recipes import LABELS, ORIGINAL, TABLE, Recipe
 from apac.progress import Progress, no_progress
 from apac.runs import folder as run_folder
-from apac.runs.run import Run, train
+from apac.runs.folder import RunSettings
+from apac.runs.run import Run
+from apac.runs.train import train
 
-EXPECTED = 32  # passes that an image takes until it is certain, or more
+EXPECTED_PASSES = 32  # that an image takes at least until it is certified
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What one recipe came to: for each of its two trainings the run and its evaluation."""
+    """The results of a recipe: the run and the evaluation of its training and of its baseline."""
 
     recipe: Recipe
     dataset: Dataset
     run: Run
     evaluation: Evaluation
-    other_run: Run
-    other: Evaluation  # plain only for original data: without deformation there is nothing to average
+    baseline_run: Run
+    baseline: Evaluation  # only plain for original data: without deformation there is nothing to average
     certified: tuple[CertifiedEvaluation, ...]
-    training: float  # seconds, of both runs
-    deciding: float  # seconds, of all passes whenever they were made
+    training_seconds: float  # of both runs
+    deciding_seconds: float  # of all passes, those of earlier calls included
 
 
 def plan(
@@ -45,106 +47,135 @@ def plan(
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> Recipe:
-    """The recipe as it can be made in `out`, or a refusal; changes nothing.
+    """Return the recipe as it can be run in `out`, or refuse. Changes nothing.
 
-    With so many epochs, or as many as both trainings can make in so many hours; a training that is resumed keeps its
-    number.
+    `epochs` replaces the recipe's own; `hours` chooses as many as both trainings can finish in that time. A training
+    that is resumed keeps its number.
     """
     if resume and overwrite:
-        raise InputError("choose --resume to go on with a report or --overwrite to replace it, not both.")
+        raise InputError("choose resume=True to continue a report or overwrite=True to replace it, not both.")
     if any((out / name / "runs").is_dir() for name in TABLE):
         row = f"{out / recipe.name}, or " if recipe.name in TABLE else ""
         raise InputError(f"{out} holds the paper's table, with a folder for each recipe; choose {row}another folder.")
-    dataset = data.load(recipe.deformed.data, progress=progress)
-    own, others = _runs(recipe, out)
-    if resume and others:
+    dataset = data.load(recipe.data, progress=progress)
+    stored, foreign = _stored_runs(recipe, out)
+    if resume and foreign:
         raise InputError(f"{out} holds the report of another recipe; choose another folder.")
-    if not (resume or overwrite) and (own or others or (out / "report.html").exists()):
+    if not (resume or overwrite) and (stored or foreign or (out / "report.html").exists()):
         raise InputError(
-            f"{out} already holds a report or a part of one; go on with it by --resume, replace it by --overwrite, "
-            f"or choose another folder."
+            f"{out} already holds a report or a part of one; continue it with resume=True, replace it with "
+            f"overwrite=True, or choose another folder."
         )
     first = out / "runs" / next(iter(recipe.trainings))
     if epochs is not None:
         recipe = recipe.with_epochs(epochs)
-    elif resume and first in own:
-        recipe = recipe.with_epochs(run_folder.read_config(first).epochs)
+    elif resume and first in stored:
+        recipe = recipe.with_epochs(run_folder.read_settings(first).config.epochs)
     elif hours is not None:
         recipe = recipe.within(hours, dataset.train_images)
-    for name, config in recipe.trainings.items():
-        run_folder.check_free(out / "runs" / name, config, resume=resume, overwrite=overwrite)
+    for name, (deformation, config) in recipe.trainings.items():
+        settings = RunSettings(recipe.network, recipe.data, deformation, config)
+        run_folder.check_free(out / "runs" / name, settings, resume=resume, overwrite=overwrite)
     return recipe
 
 
 def outline(recipe: Recipe) -> str:
-    """What is to be made, in a sentence."""
-    (first, config), (other, beside) = recipe.trainings.items()
+    """What the recipe does, in a sentence."""
+    (first, training), (second, baseline) = recipe.trainings.items()
     return (
-        f"{recipe.name}: {config.epochs:,} epochs with {LABELS[first]} and {beside.epochs:,} with {LABELS[other]}, "
-        f"then M up to {max(recipe.passes):,}."
+        f"{recipe.name}: {training.config.epochs:,} epochs with {LABELS[first]} and {baseline.config.epochs:,} with "
+        f"{LABELS[second]}, then M up to {max(recipe.passes):,}."
     )
 
 
 def clear(recipe: Recipe, out: Path) -> None:
     """Remove the runs of a report, and nothing else that the folder may hold."""
-    for folder in chain(*_runs(recipe, out)):
+    stored, foreign = _stored_runs(recipe, out)
+    for folder in stored + foreign:
         run_folder.discard(folder)
 
 
-def reproduce(recipe: Recipe, out: Path, *, resume: bool = False, progress: Progress = no_progress) -> Result:
-    """Train and evaluate what was planned, with runs and scores kept in `out`."""
-    dataset = data.load(recipe.deformed.data, progress=progress)
-    folders = [out / "runs" / name for name in recipe.trainings]
-    runs, evaluations, deciding = [], [], 0.0
-    for folder, (name, config) in zip(folders, recipe.trainings.items(), strict=True):
-        runs.append(train(config, folder, resume=resume, progress=_named(progress, LABELS[name])))
-    for folder, run in zip(folders, runs, strict=True):
-        named = _named(progress, LABELS[folder.name])
-        passes = () if run.config.deformation == ORIGINAL else recipe.passes
-        images = run.normalize(dataset.test_images)
-        classifier = run.classifier(seed=run.config.seed)
-        keep = run_folder.scores_of(folder)
-        evaluation = evaluate(classifier, images, dataset.test_labels, passes, cache=keep, progress=named)
+def train_runs(
+    recipe: Recipe,
+    out: Path,
+    *,
+    resume: bool = False,
+    progress: Progress = no_progress,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[Run]:
+    """Run the training and its baseline, each in a folder below `out`/runs."""
+    return [
+        train(
+            recipe.network,
+            recipe.data,
+            deformation,
+            config=config,
+            out=out / "runs" / name,
+            resume=resume,
+            progress=_labeled(progress, LABELS[name]),
+            should_stop=should_stop,
+        )
+        for name, (deformation, config) in recipe.trainings.items()
+    ]
+
+
+def evaluate_runs(recipe: Recipe, runs: list[Run], out: Path, *, progress: Progress = no_progress) -> Result:
+    """Evaluate both runs on the test images. The sums of passes are cached in their folders."""
+    dataset = data.load(recipe.data, progress=progress)
+    evaluations = []
+    for name, run in zip(recipe.trainings, runs, strict=True):
+        passes = () if run.deformation == ORIGINAL else recipe.passes
+        evaluation = evaluate(
+            run.classifier(seed=run.config.seed),
+            run.normalize(dataset.test_images),
+            dataset.test_labels,
+            passes,
+            cache=run_folder.scores_path(out / "runs" / name),
+            progress=_labeled(progress, LABELS[name]),
+        )
         evaluations.append(evaluation)
-        deciding += evaluation.seconds
-    certified = _certify(recipe, runs[0], dataset, run_folder.scores_of(folders[0]), progress)
+    first = out / "runs" / next(iter(recipe.trainings))
+    certified = _certified(recipe, runs[0], dataset, run_folder.scores_path(first), progress)
     return Result(
         recipe=recipe,
         dataset=dataset,
         run=runs[0],
         evaluation=evaluations[0],
-        other_run=runs[1],
-        other=evaluations[1],
+        baseline_run=runs[1],
+        baseline=evaluations[1],
         certified=certified,
-        training=sum(run.history[-1].seconds for run in runs),
-        deciding=deciding + sum(certainty.seconds for certainty in certified),
+        training_seconds=sum(run.history[-1].seconds for run in runs),
+        deciding_seconds=sum(e.seconds for e in evaluations) + sum(e.seconds for e in certified),
     )
 
 
-def _certify(
-    recipe: Recipe, run: Run, dataset: Dataset, keep: Path, progress: Progress
+def _certified(
+    recipe: Recipe, run: Run, dataset: Dataset, cache: Path, progress: Progress
 ) -> tuple[CertifiedEvaluation, ...]:
     images, seed = run.normalize(dataset.test_images), run.config.seed
     keys = [cache_key(run.classifier(seed=seed), images, rule) for rule in recipe.certified]
-    files = [keep / f"certified-{key}.safetensors" for key in keys]
-    ready = run.classifier(seed=seed)
+    files = [cache / f"certified-{key}.safetensors" for key in keys]
+    classifier = run.classifier(seed=seed)
     if not all(file.exists() for file in files):
-        ready = ready.prepared(images, EXPECTED * len(files))
-    found = []
-    for rule, file in zip(recipe.certified, files, strict=True):
-        named = _named(progress, f"certified, error {rule.error:g}")
-        found.append(
-            evaluate_certified(replace(ready, rule=rule), images, dataset.test_labels, cache=file, progress=named)
+        classifier = classifier.prepared(images, EXPECTED_PASSES * len(files))
+    return tuple(
+        evaluate_certified(
+            replace(classifier, rule=rule),
+            images,
+            dataset.test_labels,
+            cache=file,
+            progress=_labeled(progress, f"certified, error {rule.error:g}"),
         )
-    return tuple(found)
+        for rule, file in zip(recipe.certified, files, strict=True)
+    )
 
 
-def _named(progress: Progress, name: str) -> Progress:
-    return lambda task, done, total, note="": progress(f"{task}, {name}", done, total, note)
+def _labeled(progress: Progress, label: str) -> Progress:
+    return lambda task, done, total, note="": progress(f"{task}, {label}", done, total, note)
 
 
-def _runs(recipe: Recipe, out: Path) -> tuple[list[Path], list[Path]]:
-    """The runs in `out` that are this recipe's trainings, and those of another recipe."""
-    found = [out / "runs" / name for name in LABELS if run_folder.holds_run(out / "runs" / name)]
-    own = [folder for folder in found if folder.name in recipe.trainings]
-    return own, [folder for folder in found if folder not in own]
+def _stored_runs(recipe: Recipe, out: Path) -> tuple[list[Path], list[Path]]:
+    """The runs in `out` that belong to this recipe's trainings, and those of another recipe."""
+    folders = [out / "runs" / name for name in LABELS if run_folder.holds_run(out / "runs" / name)]
+    stored = [folder for folder in folders if folder.name in recipe.trainings]
+    return stored, [folder for folder in folders if folder not in stored]

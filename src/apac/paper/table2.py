@@ -1,4 +1,4 @@
-"""The paper's whole table, of the recipes that make its rows, with the two figures that show several networks."""
+"""The paper's Table 2 from the results of its recipes, with a figure of all networks for each data set."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
 
 def check_free(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that the table may not use; changes nothing. Those of its recipes are for `reproduce.plan`."""
+    """Refuse a folder that the table may not use. `reproduce.plan` checks the folders of the recipes."""
     if (out / "runs").exists():
-        raise InputError(f"{out} holds the report of one recipe; choose another folder for the whole tables.")
+        raise InputError(f"{out} holds the report of one recipe; choose another folder for the table.")
     if not (resume or overwrite) and (out / "report.html").exists():
         raise InputError(
-            f"{out} already holds a report; go on with it by --resume, replace it by --overwrite, or choose another "
-            f"folder."
+            f"{out} already holds a report; continue it with resume=True, replace it with overwrite=True, or choose "
+            f"another folder."
         )
 
 
 def write(results: Sequence[Result], out: Path) -> None:
-    """Write `out`/report.html, which leads to those of the recipes, and a figure for each data set."""
+    """Write `out`/report.html, which links to the reports of the recipes, and a figure for each data set."""
     sections = [html.Section("Table 2", table=errors(results))]
     for data, title in NAMES.items():
-        rows = {r.recipe.deformed.model.upper(): r.evaluation for r in results if r.recipe.deformed.data == data}
-        if rows:
-            picture = curves.networks_against_m(rows)
+        networks = {_kind(r.recipe.network): r.evaluation for r in results if r.recipe.data == data}
+        if networks:
+            picture = curves.networks_against_m(networks)
             write_bytes(out / f"{data}-error-against-m.png", picture)
             caption = "The same weights throughout; the plain prediction is one pass of the undeformed image."
             sections.append(html.Section(f"Error against M on {title}", picture=picture, caption=caption))
@@ -42,16 +42,16 @@ def write(results: Sequence[Result], out: Path) -> None:
 
 
 def errors(results: Sequence[Result]) -> tables.Table:
-    """The paper's Table 2, each error with the paper's behind it."""
+    """The paper's Table 2, each error followed by the paper's."""
     rows = []
     for result in results:
         largest, paper = result.evaluation.rows[-1], result.recipe.paper
         rows.append(
             (
                 result.recipe.name,
-                _beside(largest.product, paper["deformed"].apac),
-                _beside(result.evaluation.plain, paper["deformed"].plain),
-                _beside(result.other.plain, paper["original"].plain),
+                _with_paper(largest.product, paper["deformed"].apac),
+                _with_paper(result.evaluation.plain, paper["deformed"].plain),
+                _with_paper(result.baseline.plain, paper["original"].plain),
                 f"{largest.passes:,}",
             )
         )
@@ -61,6 +61,11 @@ def errors(results: Sequence[Result]) -> tables.Table:
     )
 
 
-def _beside(here: float, there: float | None) -> str:
-    assert there is not None
-    return f"{100 * here:.2f} ({there:.2f})"
+def _with_paper(error: float, paper: float | None) -> str:
+    assert paper is not None
+    return f"{100 * error:.2f} ({paper:.2f})"
+
+
+def _kind(network: str) -> str:
+    """CNN or MLP."""
+    return network.partition("-")[2].upper()

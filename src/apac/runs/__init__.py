@@ -1,1 +1,1 @@
-"""What training leaves behind: runs, their folders, and how files are written."""
+"""Runs: train and load them, their folders, and how files are written."""

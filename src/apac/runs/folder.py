@@ -1,68 +1,97 @@
-"""A run on disk: run.json says what it is; weights.safetensors, or checkpoint.safetensors until it is trained;
-scores/ for the sums of passes that evaluations made."""
+"""The folder of a run: run.json describes it; weights.safetensors, or checkpoint.safetensors until training ends;
+scores/ holds the sums of passes that evaluations computed."""
 
 from __future__ import annotations
 
-import shlex
 import shutil
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from apac.errors import InputError
+from apac.deform.base import Deformation
+from apac.errors import InputError, StorageError
 from apac.runs.storage import read_json, read_tensors, write_json, write_tensors
 from apac.training.config import TrainConfig
 
-FORMAT = 1  # another number is refused
-AGAIN = "train it again with --overwrite"
-PRETRAINED = Path(__file__).parent / "pretrained"  # runs that come with the package
+FORMAT = 2  # runs of another format are refused
+REMEDY = "train it again with overwrite=True"
+PRETRAINED = Path(__file__).parent.parent / "pretrained"  # runs that come with the package
 RESULTS = ("evaluation.json", "evaluation.csv", "certified.json", "certified.csv", "passes.png")  # of apac evaluate
 
 
-def check_free(folder: Path, config: TrainConfig, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that this training may not use; changes nothing."""
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything that the caller chose for a training."""
+
+    network: str | None  # a name or an import path; None for a module of the caller's
+    data: str | None  # a name or the absolute path of a folder; None for data in memory
+    deformation: Deformation
+    config: TrainConfig  # with all values resolved
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "network": self.network,
+            "data": self.data,
+            "deformation": self.deformation.to_json(),
+            "config": self.config.to_json(),
+        }
+
+    @staticmethod
+    def from_json(payload: dict[str, Any]) -> RunSettings:
+        return RunSettings(
+            payload["network"],
+            payload["data"],
+            Deformation.from_json(payload["deformation"]),
+            TrainConfig.from_json(payload["config"]),
+        )
+
+    def differences(self, other: RunSettings) -> str:
+        """What differs, as "epochs 5, not 6; another deformation"."""
+        pairs = [(name, getattr(self, name), getattr(other, name)) for name in ("network", "data")]
+        names = [field.name for field in fields(TrainConfig) if field.compare]
+        pairs += [(name, getattr(self.config, name), getattr(other.config, name)) for name in names]
+        parts = [f"{name} {ours}, not {theirs}" for name, ours, theirs in pairs if ours != theirs]
+        if self.deformation != other.deformation:
+            parts.append("another deformation")
+        return "; ".join(parts)
+
+
+def check_free(folder: Path, settings: RunSettings, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that this training may not use. Changes nothing."""
+    settings.to_json()  # refuses a deformation that cannot be stored
     if resume and overwrite:
-        raise InputError("choose --resume to go on with a run or --overwrite to replace it, not both.")
+        raise InputError("choose resume=True to continue a run or overwrite=True to replace it, not both.")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; a run needs a folder.")
     if not holds_run(folder) or overwrite:
         return
     if not resume:
         raise InputError(
-            f"{folder} already holds a run; go on with it by --resume, replace it by --overwrite, "
-            f"or choose another folder."
+            f"{folder} already holds a run; continue it with resume=True, replace it with overwrite=True, or choose "
+            f"another folder."
         )
-    there = read_config(folder)
-    if there != config:
+    stored = read_settings(folder)
+    if stored != settings:
         raise InputError(
-            f"{folder} holds a run of another configuration ({_differences(there, config)}); resume it with its own, "
-            f"or choose another folder."
+            f"{folder} holds a run with other settings ({stored.differences(settings)}); resume it with its own, or "
+            f"choose another folder."
         )
 
 
-def _differences(there: TrainConfig, asked: TrainConfig) -> str:
-    found = []
-    for name in (each.name for each in fields(asked) if each.compare):
-        ours, theirs = getattr(asked, name), getattr(there, name)
-        if ours != theirs:
-            found.append(f"another {name}" if name == "deformation" else f"{name} {theirs}, not {ours}")
-    return "; ".join(found)
+def claim(folder: Path, settings: RunSettings, digest: str, *, resume: bool) -> None:
+    """Mark the folder as that of this training, on images with this digest.
 
-
-def claim(folder: Path, config: TrainConfig, images: str, *, resume: bool) -> None:
-    """Make the folder this training's, on images with this digest. What another left there goes, unless it is
-    resumed."""
+    Files of an earlier training are removed, unless it is resumed.
+    """
     if resume and holds_run(folder):
-        if _read_form(folder).get("images", images) != images:
+        if _read_payload(folder).get("images", digest) != digest:
             raise InputError(
-                f"the images of {config.data} are not those that the training in {folder} began with; begin again with "
-                f"--overwrite."
+                f"the images are not those that the training in {folder} started with; start again with overwrite=True."
             )
         return
-    form = {"format": FORMAT, "complete": False, "config": config.to_json(), "images": images}
-    write_json(folder / "run.json", form)
+    write_json(folder / "run.json", {"format": FORMAT, "complete": False, **settings.to_json(), "images": digest})
     _discard_state(folder)
 
 
@@ -73,32 +102,28 @@ def discard(folder: Path) -> None:
 
 
 def _discard_state(folder: Path) -> None:
-    checkpoint_of(folder).unlink(missing_ok=True)
+    checkpoint_path(folder).unlink(missing_ok=True)
     (folder / "weights.safetensors").unlink(missing_ok=True)
-    shutil.rmtree(scores_of(folder), ignore_errors=True)
+    shutil.rmtree(scores_path(folder), ignore_errors=True)
     for name in RESULTS:
         (folder / name).unlink(missing_ok=True)
 
 
 def release(folder: Path) -> None:
-    """Undo `claim` for a training that failed before it left a checkpoint."""
-    if not checkpoint_of(folder).exists():
+    """Undo `claim` for a training that failed before its first checkpoint."""
+    if not checkpoint_path(folder).exists():
         (folder / "run.json").unlink(missing_ok=True)
-        if not any(folder.iterdir()):
+        if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
 
-def checkpoint_of(folder: Path) -> Path:
+def checkpoint_path(folder: Path) -> Path:
     return folder / "checkpoint.safetensors"
 
 
-def scores_of(folder: Path) -> Path:
-    """Where evaluations keep the sums of passes."""
+def scores_path(folder: Path) -> Path:
+    """The folder in which evaluations cache the sums of passes."""
     return folder / "scores"
-
-
-def resume_command(folder: Path) -> str:
-    return f"apac train --resume --out {shlex.quote(str(folder))}"
 
 
 def holds_run(folder: Path) -> bool:
@@ -106,54 +131,54 @@ def holds_run(folder: Path) -> bool:
 
 
 def is_complete(folder: Path) -> bool:
-    return holds_run(folder) and bool(_read_form(folder)["complete"])
+    return holds_run(folder) and bool(_read_payload(folder)["complete"])
 
 
 def find(folder: Path) -> Path:
-    """The folder itself, or the run of that name that comes with the package, where no folder holds one."""
+    """Return the folder itself, or the run of that name that comes with the package if the folder holds none."""
     shipped = PRETRAINED / folder
     return shipped if not holds_run(folder) and holds_run(shipped) else folder
 
 
-def read_config(folder: Path) -> TrainConfig:
-    """The configuration of a run, finished or not."""
-    form = _read_form(folder)
+def read_settings(folder: Path) -> RunSettings:
+    """The settings of a run, complete or not."""
+    payload = _read_payload(folder)
     try:
-        return TrainConfig.from_json(form["config"])
+        return RunSettings.from_json(payload)
     except (KeyError, TypeError) as error:
-        raise InputError(f"{folder / 'run.json'} is damaged; {AGAIN}.") from error
+        raise StorageError(f"{folder / 'run.json'} is damaged; {REMEDY}.") from error
 
 
-def write(folder: Path, form: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Store a complete run. Until run.json is replaced, the last step, the folder holds the training under way."""
+def write(folder: Path, payload: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Store a complete run. Until the last step, which replaces run.json, the folder holds the unfinished training."""
     write_tensors(folder / "weights.safetensors", tensors, {})
-    write_json(folder / "run.json", {"format": FORMAT, "complete": True, **form})
-    checkpoint_of(folder).unlink(missing_ok=True)
+    write_json(folder / "run.json", {"format": FORMAT, "complete": True, **payload})
+    checkpoint_path(folder).unlink(missing_ok=True)
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What `write` stored."""
-    form = _read_form(folder)
-    if not form["complete"]:
-        raise InputError(f"the training in {folder} is not finished; go on with it: {resume_command(folder)}")
-    return form, read_tensors(folder / "weights.safetensors", AGAIN)[0]
+    """Return the payload and tensors that `write` stored."""
+    payload = _read_payload(folder)
+    if not payload["complete"]:
+        raise InputError(f"the training in {folder} is not finished; continue it with resume=True.")
+    return payload, read_tensors(folder / "weights.safetensors", REMEDY)[0]
 
 
-def _read_form(folder: Path) -> dict[str, Any]:
+def _read_payload(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     if not path.exists():
-        shipped = ", ".join(sorted(each.name for each in PRETRAINED.iterdir()))
+        shipped = ", ".join(sorted(child.name for child in PRETRAINED.iterdir()))
         raise InputError(
-            f"{folder} holds no run (there is no run.json in it); make one with apac train, or give one that comes "
-            f"with the package: {shipped}."
+            f"{folder} holds no run (there is no run.json in it); train one, or choose one that comes with the "
+            f"package: {shipped}."
         )
-    form = read_json(path, AGAIN)
-    found = form.get("format") if isinstance(form, dict) else None
-    if found != FORMAT:
+    payload = read_json(path, REMEDY)
+    stored_format = payload.get("format") if isinstance(payload, dict) else None
+    if stored_format != FORMAT:
         raise InputError(
-            f"the run in {folder} was made by another version of apac (format {found}, this one reads {FORMAT}); "
-            f"use that version, or {AGAIN}."
+            f"the run in {folder} has format {stored_format}, and this version of apac reads format {FORMAT}; use the "
+            f"version that wrote it, or {REMEDY}."
         )
-    if not {"complete", "config"} <= form.keys():
-        raise InputError(f"{path} is damaged; {AGAIN}.")
-    return form  # type: ignore[no-any-return]
+    if not {"complete", "config"} <= payload.keys():
+        raise StorageError(f"{path} is damaged; {REMEDY}.")
+    return payload  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What something was measured on: hardware and versions."""
+"""The machine and the package versions that a result was computed with."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Any
 
 import torch
 
-OURS = ("augmented-pattern-classification", "torch", "numpy", "numba", "onnxruntime", "openvino")  # make the passes
+# the packages that compute passes
+PACKAGES = ("augmented-pattern-classification", "torch", "numpy", "numba", "onnxruntime", "openvino")
 
 
-def describe(others: Sequence[str] = ()) -> dict[str, Any]:
-    """This machine now, with the versions of our packages and of others."""
+def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
+    """Describe this machine, with the versions of the packages that compute passes and of further ones."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "processor": _processor(),
         "cores": os.cpu_count(),
         "torch threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in (*OURS, *others)},
+        "versions": {name: _version(name) for name in (*PACKAGES, *packages)},
     }
 
 

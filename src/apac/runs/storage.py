@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read with a sentence when they are broken."""
+"""Write files atomically, and report damaged ones in one sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from apac.errors import InputError
+from apac.errors import StorageError
 
 
 def write_text(path: Path, text: str) -> None:
@@ -22,21 +22,27 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    write_whole(path, lambda temporary: temporary.write_bytes(data))
+    write_atomically(path, lambda temporary: temporary.write_bytes(data))
 
 
-def write_json(path: Path, form: Any) -> None:
-    write_text(path, json.dumps(form, indent=2) + "\n")
+def write_json(path: Path, payload: Any) -> None:
+    write_text(path, json.dumps(payload, indent=2) + "\n")
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
-    """Tensors and notes as one safetensors file."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_whole(path, lambda temporary: save_file(plain, temporary, metadata=dict(notes)))
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write tensors and metadata as one safetensors file."""
+    stored: dict[str, Tensor] = {}
+    pointers: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        # safetensors refuses tensors that share memory, as those of a layer that is used twice do.
+        stored[name] = plain.clone() if plain.data_ptr() in pointers else plain
+        pointers.add(plain.data_ptr())
+    write_atomically(path, lambda temporary: save_file(stored, temporary, metadata=dict(metadata)))
 
 
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """`write` fills a file beside `path`, which then takes its place in one step."""
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary file next to `path`, which then replaces `path` in one step."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,27 +52,28 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"could not write {path}: {reason}; what was there before is unchanged.") from error
+        raise StorageError(f"could not write {path}: {reason}; an earlier version of it is unchanged.") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
 def read_json(path: Path, remedy: str) -> Any:
+    """Return the parsed file. `remedy` ends the message where that fails."""
     try:
         return json.loads(path.read_text())
     except OSError as error:
-        raise InputError(f"could not read {path}: {error.strerror}; {remedy}.") from error
+        raise StorageError(f"could not read {path}: {error.strerror}; {remedy}.") from error
     except ValueError as error:
-        raise InputError(f"{path} is damaged or truncated; {remedy}.") from error
+        raise StorageError(f"{path} is damaged or truncated; {remedy}.") from error
 
 
 def read_tensors(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and notes that `write_tensors` wrote; `remedy` says what to do where they cannot be read."""
+    """Return the tensors and metadata of `write_tensors`. `remedy` ends the message where that fails."""
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except OSError as error:
-        raise InputError(f"could not read {path}: {error.strerror or error}; {remedy}.") from error
+        raise StorageError(f"could not read {path}: {error.strerror or error}; {remedy}.") from error
     except SafetensorError as error:
-        raise InputError(f"{path} is damaged or truncated; {remedy}.") from error
+        raise StorageError(f"{path} is damaged or truncated; {remedy}.") from error

@@ -1,1 +1,1 @@
-"""On-line deformation training."""
+"""Training on deformed data: configuration, loop, optimizer, and the state of a checkpoint."""

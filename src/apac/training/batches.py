@@ -1,9 +1,9 @@
-"""The virtual samples of each step, made while the network trains on those before where a core is free for it."""
+"""The batches of consecutive training steps, prepared ahead of the step where a core is free."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -14,25 +14,27 @@ from apac.inference.workers import limit_to_one_torch_thread
 Batch = TypeVar("Batch")
 
 
-def batches(make: Callable[[int], Batch], start: int, stop: int, *, ahead: bool | None = None) -> Iterator[Batch]:
-    """make(step) of the steps start … stop − 1, in order. With `ahead`, each is made in another thread while the one
-    before is in use; what comes out is the same.
+def batches(
+    make: Callable[[int], Batch], start: int, stop: int, *, prefetch: bool | None = None
+) -> Generator[Batch, None, None]:
+    """Yield make(step) for the steps start … stop − 1, in order.
 
-    By default ahead where the machine has more cores than torch uses. Where torch uses them all, a further thread makes
-    its threads wait for each other: `apac bench` shows what that costs.
+    With `prefetch`, another thread makes the next batch while the caller uses the current one; the batches are the
+    same. By default it does so where the machine has more cores than torch uses. Where torch uses all of them, a
+    further thread makes torch's threads wait for each other: `apac bench` shows the cost.
     """
     count = torch.get_num_threads()
-    if start >= stop or not (_cores() > count if ahead is None else ahead):
+    if start >= stop or not (_cores() > count if prefetch is None else prefetch):
         yield from map(make, range(start, stop))
         return
-    with ThreadPoolExecutor(1, thread_name_prefix="apac") as one:
-        one.submit(limit_to_one_torch_thread).result()
-        torch.set_num_threads(count)  # for threads to come
-        following = one.submit(make, start)
+    with ThreadPoolExecutor(1, thread_name_prefix="apac") as worker:
+        worker.submit(limit_to_one_torch_thread).result()
+        torch.set_num_threads(count)  # the worker changed the default of threads that start later
+        upcoming = worker.submit(make, start)
         for step in range(start, stop):
-            batch = following.result()
+            batch = upcoming.result()
             if step + 1 < stop:
-                following = one.submit(make, step + 1)
+                upcoming = worker.submit(make, step + 1)
             yield batch
 
 

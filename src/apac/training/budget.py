@@ -1,4 +1,4 @@
-"""How many epochs a time allows: measured, not guessed."""
+"""The number of epochs that fit into a given time, measured on this machine."""
 
 from __future__ import annotations
 
@@ -12,52 +12,65 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from apac import models
+from apac.deform.base import Deformation
 from apac.errors import InputError
-from apac.training import loop
+from apac.randomness import generator
 from apac.training.config import TrainConfig
+from apac.training.loop import TrainingState, init_state, run_epochs, tied_epochs
 
-MEASURED = 5.0  # seconds
+MEASURED_SECONDS = 5.0
 PAPER_EPOCHS = 15_000
 
 
-def epochs_within(trainings: Callable[[int], Sequence[TrainConfig]], images: Tensor, seconds: float) -> int:
-    """The largest number of epochs, up to the paper's, for which `trainings` of it, of images (N, C, H, W) uint8, take
-    together no more than so many seconds on this machine. They differ in deformation and epochs; the first is
-    measured."""
-    config = trainings(1)[0]
-    steps = math.ceil(round((1 - config.validation) * len(images)) / config.batch)
-    free = steps * _seconds_a_step(replace(config, tied=0.0), images)
-    tied = steps * _seconds_a_step(config, images) if config.tied else free
+def epochs_within(
+    configs: Callable[[int], Sequence[TrainConfig]],
+    network: str,
+    deformation: Deformation,
+    images: Tensor,
+    seconds: float,
+) -> int:
+    """The largest n, up to the paper's 15,000, for which the trainings configs(n) take at most this time together.
 
-    def takes(epochs: int) -> float:
-        first = [(loop.tied_epochs(each), each.epochs) for each in trainings(epochs)]
-        return sum(count * tied + (total - count) * free for count, total in first)
+    They train the same network on the same images (N, C, H, W) uint8, and differ in their epochs. The first is
+    measured.
+    """
+    config = configs(1)[0]
+    steps = math.ceil(round((1 - config.validation_fraction) * len(images)) / config.batch_size)
+    free = steps * _seconds_per_step(replace(config, tied=0.0), network, deformation, images)
+    tied = steps * _seconds_per_step(config, network, deformation, images) if config.tied else free
 
-    found = bisect_right(range(1, PAPER_EPOCHS + 1), seconds, key=takes)
-    if not found:
+    def duration(epochs: int) -> float:
+        counts = [(tied_epochs(config), config.epochs) for config in configs(epochs)]
+        return sum(first * tied + (total - first) * free for first, total in counts)
+
+    epochs = bisect_right(range(1, PAPER_EPOCHS + 1), seconds, key=duration)
+    if not epochs:
         raise InputError(
-            f"one epoch of {config.network} takes {free:.2g} s on this machine, and the two trainings may take only "
-            f"{seconds:.2g} s; give more hours."
+            f"one epoch of {network} takes {free:.2g} s on this machine, and the two trainings may take only "
+            f"{seconds:.2g} s; allow more hours."
         )
-    return found
+    return epochs
 
 
-def _seconds_a_step(config: TrainConfig, images: Tensor) -> float:
-    # Epochs of one step, at a rate that changes nothing, until time is up.
-    endless = replace(config, epochs=1_000_000, rate=1e-9)
-    some = images[: config.batch].float() / 255
-    labels = torch.zeros(len(some), dtype=torch.int64)
-    times: list[float] = []  # at the end of each step; the first makes ready
+def _seconds_per_step(config: TrainConfig, network: str, deformation: Deformation, images: Tensor) -> float:
+    # Epochs of one step, with a learning rate too small to matter, until the time is up.
+    endless = replace(config, epochs=1_000_000, learning_rate=1e-9, validation_fraction=0.0)
+    random, tied = generator(config.seed, "initial weights", 0), config.tied > 0
+    state = init_state(models.build(network, generator=random, tied=tied), endless, tied=tied)
+    batch = images[: config.batch_size].float() / 255
+    labels = torch.zeros(len(batch), dtype=torch.int64)
+    times: list[float] = []  # at the end of each step; the first is a warm-up
 
-    def look(state: loop.State) -> None:
+    def check_time(state: TrainingState) -> None:
         times.append(time.monotonic())
-        if len(times) > 1 and times[-1] - times[0] >= MEASURED:
-            raise _Enough
+        if len(times) > 1 and times[-1] - times[0] >= MEASURED_SECONDS:
+            raise _TimeIsUp
 
-    with suppress(_Enough):
-        loop.advance(loop.begin(endless), endless, some, labels, (some[:0], labels[:0]), after_step=look)
+    with suppress(_TimeIsUp):
+        run_epochs(state, endless, deformation, batch, labels, (batch[:0], labels[:0]), after_step=check_time)
     return (times[-1] - times[0]) / (len(times) - 1)
 
 
-class _Enough(Exception):
-    """The time is up."""
+class _TimeIsUp(Exception):
+    """Enough steps were measured."""

@@ -1,134 +1,80 @@
-"""What a training is: everything that decides its outcome, in one frozen dataclass."""
+"""TrainConfig: the settings of the optimization, in one frozen dataclass."""
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from apac import data, models
-from apac.data.folder import OnUnreadable
-from apac.deform import presets
-from apac.deform.base import Deformation
-from apac.deform.per_class import PerClass
 from apac.errors import InputError
 from apac.validation import validate_integer, validate_number, validate_positive
 
-FAMILY = {"mnist-5k": "mnist", "mnist": "mnist", "cifar10": "cifar10"}
-PRESET = {"mnist": presets.mnist, "cifar10": presets.cifar10}
-
-FOLDER = (0.005, 5e-4)  # rate and L2 factor for the few images that people have
-
-# (initial rate, L2 factor) of the paper's training details
+# (learning_rate, weight_decay) of the paper's training details
 PAPER = {
     "mnist-cnn": (2**-4, 5e-7),
     "mnist-mlp": (2**-5, 5e-6),
     "cifar10-cnn": (2**-8, 5e-7),
     "cifar10-mlp": (2**-8, 5e-7),
 }
+PAPER_DATA = ("mnist-5k", "mnist", "cifar10")
+OTHERS = (0.005, 5e-4)  # suits small data sets
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training. What is None becomes the paper's value for the data and the network, or one that suits a folder, so
-    that a configuration always prints, compares and is stored with the values in force."""
+    """Settings of a training.
 
-    data: str = "mnist-5k"  # or a folder with a sub-folder of images for each class
-    model: str = "cnn"  # "cnn" or "mlp": the paper's network of that kind for the data
-    deformation: Deformation | None = None  # Compose() trains on the original data
+    A `learning_rate` or `weight_decay` of None becomes the paper's value for the paper's networks and data sets, and
+    0.005 and 5e-4 for everything else. A run stores the values in force.
+
+    >>> TrainConfig(epochs=30, schedule="cosine").batch_size
+    100
+    """
+
     epochs: int = 100  # the paper: 15,000
-    batch: int = 100
-    rate: float | None = None
-    schedule: Literal["paper", "cosine"] = "paper"  # times 0.9993 an epoch, or half a cosine down to 0 over all epochs
-    warmup: float = 0.0  # the part of all steps in which the rate grows from 0, before the schedule begins
+    batch_size: int = 100
+    learning_rate: float | None = None  # the initial one
+    schedule: Literal["exponential", "cosine"] = "exponential"  # times 0.9993 per epoch, or half a cosine down to 0
+    warmup: float = 0.0  # the fraction of all steps in which the learning rate grows from 0, before the schedule
     optimizer: Literal["sgd", "muon"] = "sgd"
-    tied: float = 0.0  # the part of all epochs, the first, in which an MLP's weights are tied as a convolution's are
+    tied: float = 0.0  # the first fraction of the epochs, in which an MLP shares weights as a convolution does
     momentum: float = 0.9
-    l2: float | None = None  # λ: each step adds λ·w to the gradient of the weights, not of the biases
-    average: float = 0.0  # decay a step of the running mean of the weights (EMA) that is kept; 0 keeps the last weights
-    validation: float = 0.1  # the part of the training images that is held out
+    weight_decay: float | None = None  # λ: each step adds λ·w to the gradient of the weights, not of the biases
+    ema_decay: float = 0.0  # per step, of the exponential moving average of the weights; 0 keeps the last weights
+    validation_fraction: float = 0.1  # the fraction of the training images that is held out
     seed: int = 0
-    corrupt: OnUnreadable = field(
-        default="refuse", compare=False
-    )  # what to do with files of a folder that cannot be read; or "skip"
+    on_unreadable: Literal["refuse", "skip"] = field(default="refuse", compare=False)  # image files of a folder
 
     def __post_init__(self) -> None:
-        if not isinstance(self.data, str | os.PathLike):
-            raise InputError(f"there is no data set {self.data!r}; choose one of {', '.join(data.NAMES)}, or a folder.")
-        object.__setattr__(self, "data", os.fspath(self.data))
-        if self.data not in FAMILY and not os.path.isabs(self.data) and ":" not in self.data:
-            object.__setattr__(self, "data", _folder(self.data))
-        if self.network not in models.BUILDERS:
-            raise InputError(f"there is no model {self.model!r}; choose cnn or mlp.")
-        rate, l2 = PAPER[self.network] if self.folder is None else FOLDER
-        given = {"deformation": PRESET[self.family](), "rate": rate, "l2": l2}
-        for name, value in given.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
-        if not isinstance(self.deformation, Deformation):
-            raise InputError(f"the deformation must be a Deformation, got {self.deformation!r}.")
-        if self.folder is None:
-            self.check_classes(10)
-        if self.corrupt not in ("refuse", "skip"):
-            raise InputError(f'corrupt is "refuse" or "skip", got {self.corrupt!r}.')
-        self._validate_numbers()
-
-    def _validate_numbers(self) -> None:
-        for name in ("epochs", "batch"):
+        for name in ("epochs", "batch_size"):
             validate_integer(self, name, minimum=1)
         validate_integer(self, "seed")
-        validate_positive(self, "rate")
-        validate_number(self, "l2", minimum=0)
-        for name in ("warmup", "tied", "momentum", "average", "validation"):
+        if self.learning_rate is not None:
+            validate_positive(self, "learning_rate")
+        if self.weight_decay is not None:
+            validate_number(self, "weight_decay", minimum=0)
+        for name in ("warmup", "tied", "momentum", "ema_decay", "validation_fraction"):
             validate_number(self, name, minimum=0, below=1)
-        if self.tied and self.network not in models.TIED:
-            raise InputError(f"only the weights of an mlp can be tied at first, not those of a {self.model}.")
-        if self.schedule not in ("paper", "cosine"):
-            raise InputError(f'the schedule is "paper" or "cosine", got {self.schedule!r}.')
-        if self.optimizer not in ("sgd", "muon"):
-            raise InputError(f'the optimizer is "sgd" or "muon", got {self.optimizer!r}.')
+        for name, choices in (
+            ("schedule", ("exponential", "cosine")),
+            ("optimizer", ("sgd", "muon")),
+            ("on_unreadable", ("refuse", "skip")),
+        ):
+            if getattr(self, name) not in choices:
+                first, second = choices
+                raise InputError(f'{name} must be "{first}" or "{second}", got {getattr(self, name)!r}.')
 
-    @property
-    def folder(self) -> Path | None:
-        """Where the images are, if they are a person's own."""
-        return None if self.data in FAMILY else Path(self.data)
-
-    @property
-    def family(self) -> str:
-        """The paper's data set whose networks and deformation are used: CIFAR-10's for pictures of one's own."""
-        return FAMILY.get(self.data, "cifar10")
-
-    @property
-    def network(self) -> str:
-        """The name of the network among the paper's four."""
-        return f"{self.family}-{self.model}"
-
-    def check_classes(self, classes: int) -> None:
-        """Refuse a class-distinctive deformation for another number of classes."""
-        if isinstance(self.deformation, PerClass) and self.deformation.classes != classes:
-            raise InputError(
-                f"{self.data} has {classes} classes, but the PerClass was made for {self.deformation.classes}."
-            )
-
-    @property
-    def whitened(self) -> bool:
-        """CIFAR-10 is ZCA-whitened, MNIST is not (paper, section 4.2)."""
-        return self.data == "cifar10"
+    def resolve(self, network: str | None, data: str | None) -> TrainConfig:
+        """Replace None by the values for this network and these data, by name; None stands for one without a name."""
+        learning_rate, weight_decay = PAPER.get(network or "", OTHERS) if data in PAPER_DATA else OTHERS
+        return replace(
+            self,
+            learning_rate=learning_rate if self.learning_rate is None else self.learning_rate,
+            weight_decay=weight_decay if self.weight_decay is None else self.weight_decay,
+        )
 
     def to_json(self) -> dict[str, Any]:
-        form = {f.name: getattr(self, f.name) for f in fields(self)}
-        assert self.deformation is not None
-        return form | {"deformation": self.deformation.to_json()}
+        return asdict(self)
 
     @staticmethod
-    def from_json(form: dict[str, Any]) -> TrainConfig:
-        return TrainConfig(**form | {"deformation": Deformation.from_json(form["deformation"])})
-
-
-def _folder(name: str) -> str:
-    """A folder by its whole path. A stored path need not exist any more, nor be of this kind of machine."""
-    path = Path(os.path.abspath(os.path.expanduser(name)))
-    if not name or (os.sep not in name and not path.is_dir()):
-        raise InputError(f"there is no data set {name!r}; choose one of {', '.join(data.NAMES)}, or a folder.")
-    return str(path)
+    def from_json(payload: dict[str, Any]) -> TrainConfig:
+        return TrainConfig(**payload)

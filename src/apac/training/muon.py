@@ -1,7 +1,7 @@
-"""Muon: momentum whose step of each weight matrix is made orthogonal, so that all its directions advance alike.
+"""Muon: momentum SGD whose update of each weight matrix is orthogonalized.
 
-After Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024). It learns from fewer samples than
-SGD, and costs some products of matrices a step: little for convolutions, much for the paper's MLPs.
+After Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024). It needs fewer samples than SGD
+and costs a few matrix products per step: little for convolutions, much for the paper's MLPs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK = 256  # outputs that are made orthogonal to each other; the cost grows with it
+BLOCK = 256  # rows that are orthogonalized together; the cost grows with it
 ITERATIONS = 5
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the odd polynomial that takes singular values in (0, 1] to about 1
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the odd polynomial that maps singular values in (0, 1] to about 1
 
 
 class Muon(torch.optim.Optimizer):
-    """Groups with `orthogonal` take steps of one size in all directions of a matrix; others, Nesterov's momentum."""
+    """Parameter groups with `orthogonal=True` get orthogonalized updates, the others Nesterov momentum."""
 
     def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, momentum: float) -> None:
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": 0.0, "orthogonal": False})
@@ -27,38 +27,43 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for weight in group["params"]:
+                if weight.grad is None:
+                    continue
                 gradient = weight.grad.add(weight, alpha=group["weight_decay"])
                 state = self.state[weight]
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(weight)
-                velocity = state["momentum_buffer"].mul_(group["momentum"]).add_(gradient)
-                direction = gradient.add_(velocity, alpha=group["momentum"])
+                buffer = state["momentum_buffer"].mul_(group["momentum"]).add_(gradient)
+                direction = gradient.add_(buffer, alpha=group["momentum"])
                 if group["orthogonal"]:
                     direction = orthogonal(direction)
                 weight.sub_(direction, alpha=group["lr"])
 
 
-def orthogonal(step: Tensor) -> Tensor:
-    """The step of a weight (outputs, inputs, ...) with singular values of about 1, 0.7 to 1.2, by Newton-Schulz
-    iteration; more for a layer with more outputs than inputs. In a large layer that holds for each block of outputs."""
-    matrix = step.flatten(1)
+def orthogonal(update: Tensor) -> Tensor:
+    """Orthogonalize the update of a weight (outputs, inputs, ...) by Newton-Schulz iteration.
+
+    The singular values become about 1 (0.7 to 1.2), and larger for a layer with more outputs than inputs. In a layer
+    with more than 256 outputs this holds for each block of 256.
+    """
+    matrix = update.flatten(1)
     outputs, inputs = matrix.shape
-    each = [_orthogonal(block) for block in matrix.split(BLOCK)]
-    return torch.cat(each).mul_(max(1.0, outputs / inputs) ** 0.5).reshape(step.shape)
+    blocks = [_orthogonal(block) for block in matrix.split(BLOCK)]
+    return torch.cat(blocks).mul_(max(1.0, outputs / inputs) ** 0.5).reshape(update.shape)
 
 
 def _orthogonal(matrix: Tensor) -> Tensor:
-    """Each iteration multiplies X by a polynomial in XXᵀ, so they all come down to one small matrix times X."""
+    """Each iteration multiplies X by a polynomial in XXᵀ, so all of them amount to one small matrix times X."""
     tall = matrix.shape[0] > matrix.shape[1]
     matrix = matrix / matrix.norm().clamp_min(1e-7)
     matrix = matrix.T if tall else matrix
     first, third, fifth = COEFFICIENTS
     square = matrix @ matrix.T
-    whole = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    product = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     for _ in range(ITERATIONS):
         factor = torch.addmm(square, square, square, beta=third, alpha=fifth)
         factor.diagonal().add_(first)
-        whole = factor @ whole
+        product = factor @ product
         square = factor @ square @ factor
-    matrix = whole @ matrix
+    matrix = product @ matrix
     return matrix.T if tall else matrix

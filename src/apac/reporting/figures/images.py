@@ -13,7 +13,6 @@ from apac.deform.base import Deformation
 from apac.evaluation.fixed import Evaluation
 from apac.randomness import generator
 from apac.reporting.figures.canvas import APAC, PLAIN, bars, blank, outlined_text, png, show_image, top_two
-from apac.training.loop import deform
 
 MOST = 96  # misclassified images in a figure; all of those of MNIST
 
@@ -24,7 +23,7 @@ def deformed_samples(images: Tensor, labels: Tensor, deformation: Deformation, *
     figure = blank(columns * 0.8 + 0.3, len(images) * 0.8 + 0.3)
     axes = figure.subplots(len(images), columns, squeeze=False)
     originals, repeated_labels = (rows.repeat_interleave(columns - 1, dim=0) for rows in (images, labels))
-    virtual = deform(deformation, originals, repeated_labels, generator(seed, "figure", 0))
+    virtual = deformation(originals, generator=generator(seed, "figure", 0), labels=repeated_labels)
     for row, image in enumerate(images):
         for column, shown in enumerate([image, *virtual[row * (columns - 1) : (row + 1) * (columns - 1)]]):
             show_image(axes[row, column], shown)

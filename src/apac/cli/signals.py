@@ -1,0 +1,40 @@
+"""Ctrl-C and SIGTERM during training: stop after the current step, with a checkpoint."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Yield the `should_stop` of a training.
+
+    The first signal makes it return True; a second one stops at once. Before training asks for the first time, while
+    data are loaded, the first signal stops at once too. The handlers are restored at the end.
+    """
+    requested = polled = False
+
+    def should_stop() -> bool:
+        nonlocal polled
+        polled = True
+        return requested
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal requested
+        if requested or not polled:
+            raise KeyboardInterrupt
+        requested = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield should_stop  # only the main thread may handle signals
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield should_stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

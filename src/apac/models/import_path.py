@@ -1,0 +1,60 @@
+"""A network of one's own by the import path of its builder, "package.module:function"."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from apac.errors import InputError
+from apac.randomness import generator, seeding
+
+
+def is_import_path(name: str) -> bool:
+    return ":" in name
+
+
+def find_builder(path: str, *, import_it: bool) -> Callable[..., Any]:
+    """Return the function that the path names.
+
+    Without `import_it` only a module that is already imported is used: the path may come from a file, and a file must
+    not decide which code runs. For the same reason the function must be defined in that module, which must not belong
+    to Python's standard library.
+    """
+    module_name, _, function_name = path.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
+        raise InputError(f"a network is given as package.module:function, got {path!r}.")
+    module = _imported(module_name, path) if import_it else sys.modules.get(module_name)
+    if module is None:
+        raise InputError(f"the network is built by {path}: import {module_name} first, or pass network=.")
+    function: Callable[..., Any] | None = getattr(module, function_name, None)
+    if function is None or not callable(function):
+        raise InputError(f"the module {module_name} has no function {function_name!r} that builds a network.")
+    own = getattr(function, "__module__", None) == module_name
+    if not import_it and not (own and module_name.partition(".")[0] not in sys.stdlib_module_names):
+        raise InputError(f"{path} is not defined in that module and is not called; pass network= instead.")
+    return function
+
+
+def build_by_path(
+    path: str, image_shape: tuple[int, int, int], classes: int, *, seed: int, import_it: bool
+) -> nn.Module:
+    """Call the builder with (image_shape, classes). Its random numbers follow the seed."""
+    builder = find_builder(path, import_it=import_it)
+    with seeding() as seed_all:
+        seed_all(generator(seed, "initial weights", 0).initial_seed())
+        network = builder(image_shape, classes)
+    if not isinstance(network, nn.Module):
+        raise InputError(f"{path} must return a torch.nn.Module, it returned {type(network).__name__}.")
+    return network
+
+
+def _imported(module_name: str, path: str) -> ModuleType:
+    try:
+        return import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise InputError(f"the network {path!r} cannot be imported: {error}.") from error

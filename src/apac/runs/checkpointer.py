@@ -1,0 +1,47 @@
+"""Periodic checkpoints on disk, and the caller's request to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from apac.errors import InputError, Interrupted
+from apac.runs.storage import read_tensors, write_tensors
+from apac.training import checkpoint
+from apac.training.config import TrainConfig
+from apac.training.loop import TrainingState
+
+SECONDS_BETWEEN = 30.0  # at most this much work is lost when a training is killed
+
+
+class Checkpointer:
+    """Saves the state every 30 seconds, and before it stops. It is the `after_step` of the training loop."""
+
+    def __init__(self, path: Path | None, config: TrainConfig, should_stop: Callable[[], bool] | None) -> None:
+        self.path, self.config, self.should_stop = path, config, should_stop
+        self.saved = time.monotonic()
+
+    def restore(self, state: TrainingState, shape: Sequence[int]) -> None:
+        """Load the checkpoint of an earlier training on images (C, H, W) of this shape, if there is one."""
+        if self.path is None or not self.path.exists():
+            return
+        tensors, metadata = read_tensors(self.path, "start again with overwrite=True")
+        try:
+            checkpoint.restore(state, self.config, shape, tensors, metadata)
+        except InputError as error:
+            raise InputError(f"{self.path}: {error}") from error
+
+    def save(self, state: TrainingState) -> None:
+        assert self.path is not None
+        write_tensors(self.path, *checkpoint.to_tensors(state, self.config))
+        self.saved = time.monotonic()
+
+    def __call__(self, state: TrainingState) -> None:
+        stop = self.should_stop is not None and self.should_stop()
+        if self.path is not None and (stop or time.monotonic() - self.saved >= SECONDS_BETWEEN):
+            self.save(state)
+        if stop:
+            epoch = min(len(state.history) + 1, self.config.epochs)
+            kept = "nothing is kept without out=" if self.path is None else "continue with resume=True"
+            raise Interrupted(f"stopped in epoch {epoch} of {self.config.epochs}; {kept}.")

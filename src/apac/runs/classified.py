@@ -1,0 +1,54 @@
+"""Image files on their way to a decision, and the result."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from apac.classify.decision import Decision
+from apac.data.image_file import read_image
+from apac.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class ReadImages:
+    """The files that can be read, as pixels, and the reasons for those that cannot."""
+
+    paths: tuple[Path, ...]  # (N,)
+    images: Tensor  # (N, C, H, W) uint8
+    notes: tuple[tuple[str, ...], ...]  # (N,)
+    unreadable: dict[Path, str]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassifiedImages:
+    """The decision for N image files."""
+
+    paths: tuple[Path, ...]  # (N,) the files that were read, in order
+    decision: Decision  # for these N images
+    classes: tuple[str, ...]  # (K,)
+    notes: tuple[tuple[str, ...], ...]  # (N,) what was done to each image first, such as "resized from 300 × 260"
+    unreadable: dict[Path, str]  # the other files, each with the reason
+
+    @property
+    def labels(self) -> tuple[str | None, ...]:
+        """The class name of each image; None where the network returned NaN."""
+        return tuple(self.classes[label] if label >= 0 else None for label in self.decision.labels.tolist())
+
+
+def read_images(paths: Sequence[str | os.PathLike[str]], image_shape: tuple[int, int, int]) -> ReadImages:
+    """Read image files as the pixels of a network's input (C, H, W)."""
+    read: list[tuple[Path, Tensor, tuple[str, ...]]] = []
+    unreadable: dict[Path, str] = {}
+    for path in map(Path, paths):
+        try:
+            read.append((path, *read_image(path, image_shape)))
+        except InputError as error:
+            unreadable[path] = str(error)
+    images = torch.stack([image for _, image, _ in read]) if read else torch.empty(0, *image_shape, dtype=torch.uint8)
+    return ReadImages(tuple(path for path, _, _ in read), images, tuple(notes for _, _, notes in read), unreadable)

@@ -1,0 +1,252 @@
+"""apac.train: from a network, data and a deformation to a run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from apac import models
+from apac.data.base import Dataset
+from apac.data.normalize import Identity, Normalization, Scaling, Standardizing
+from apac.data.zca import fit as fit_whitening
+from apac.deform import presets
+from apac.deform.base import Deformation
+from apac.deform.per_class import PerClass
+from apac.errors import InputError
+from apac.models.import_path import build_by_path, find_builder, is_import_path
+from apac.progress import Progress, no_progress
+from apac.randomness import generator
+from apac.runs import folder as run_folder
+from apac.runs import provenance
+from apac.runs.checkpointer import Checkpointer
+from apac.runs.folder import RunSettings
+from apac.runs.run import Run, load, save
+from apac.runs.training_data import data_name, load_data
+from apac.training.config import TrainConfig
+from apac.training.loop import init_state, run_epochs
+
+DEFAULT = TrainConfig()
+PRESETS = {"mnist": presets.mnist, "cifar10": presets.cifar10}  # by the first word of a data set or network
+
+
+def train(
+    network: str | nn.Module,
+    data: Any,
+    deformation: Deformation | None = None,
+    *,
+    config: TrainConfig = DEFAULT,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress = no_progress,
+    should_stop: Callable[[], bool] | None = None,
+) -> Run:
+    """Train a network on randomly deformed data and return its run, which `load(out)` returns again.
+
+    Parameters
+    ----------
+    network
+        A name ("mnist-cnn", "mnist-mlp", "cifar10-cnn", "cifar10-mlp"); a module, which is trained in place from its
+        current weights; or "package.module:function", which builds a module from (image_shape, classes). Networks
+        return logits (N, K).
+    data
+        A name ("mnist-5k", "mnist", "cifar10"); a folder with a subfolder of images per class; a pair of images
+        (N, C, H, W) and labels (N,); an `apac.Dataset`; or a map-style torch Dataset of (image, label), which is read
+        into memory once. uint8 pixels are normalized: scaled for MNIST, ZCA-whitened for CIFAR-10, standardized per
+        channel otherwise. Floating-point images are used as they are.
+    deformation
+        The default is the paper's, for its data sets and networks. `Compose()` is no deformation.
+    config
+        The settings of the optimization.
+    out
+        The folder to store the run in; without one nothing is written. A folder that holds a run is refused, unless
+        `resume` continues it or `overwrite` replaces it. A resumed training equals an uninterrupted one.
+    should_stop
+        Called after each step. When it returns True, a checkpoint is saved and `apac.errors.Interrupted` is raised.
+
+    >>> import apac, torch
+    >>> images, labels = torch.rand(40, 1, 8, 8), torch.arange(40) % 2
+    >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+    >>> apac.train(network, (images, labels), apac.Flip(), config=apac.TrainConfig(epochs=1, validation_fraction=0))
+    Run(Sequential on data in memory, 2 classes, 1 epoch)
+    """
+    settings = _settings(network, data, deformation, config)
+    config, deformation = settings.config, settings.deformation
+    module = network if isinstance(network, nn.Module) else None
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        run_folder.check_free(folder, settings, resume=resume, overwrite=overwrite)
+        if resume and run_folder.is_complete(folder):
+            return load(folder, module)
+    dataset = load_data(data, on_unreadable=config.on_unreadable, progress=progress)
+    split = _split(dataset, config)
+    classes, shape = dataset.classes, dataset.image_shape
+    if isinstance(deformation, PerClass) and deformation.classes != len(classes):
+        raise InputError(f"the data have {len(classes)} classes, but the PerClass has {deformation.classes}.")
+    normalization = _fit_normalization(split.images, settings.data, progress)
+    images, held_out = normalization.apply(split.images), normalization.apply(split.held_out_images)
+    if module is None:
+        module = _build(settings, shape, len(classes))
+    _check_network(module, deformation.preprocess(images[:2]), len(classes))
+
+    state = init_state(module, config, tied=config.tied > 0)
+    path = None if folder is None else run_folder.checkpoint_path(folder)
+    checkpointer = Checkpointer(path, config, should_stop)
+    if folder is not None:
+        run_folder.claim(folder, settings, split.digest(), resume=resume)
+    try:
+        checkpointer.restore(state, shape)
+        run_epochs(
+            state,
+            config,
+            deformation,
+            images,
+            split.labels,
+            (deformation.preprocess(held_out), split.held_out_labels),
+            after_step=checkpointer,
+            progress=progress,
+        )
+    except BaseException:
+        if folder is not None:
+            run_folder.release(folder)
+        raise
+    if state.averaged is not None:
+        state.network.load_state_dict(state.averaged.module.state_dict())
+    run = Run(
+        network_name=settings.network,
+        data=settings.data,
+        deformation=deformation,
+        config=config,
+        network=state.network.eval(),
+        normalization=normalization,
+        classes=classes,
+        image_shape=shape,
+        history=tuple(state.history),
+        versions=_versions(),
+        folder=folder,
+    )
+    if folder is not None:
+        save(run, folder)
+    return run
+
+
+def _settings(network: Any, data: Any, deformation: Any, config: TrainConfig) -> RunSettings:
+    """Check the arguments before anything is loaded, and fill in the defaults."""
+    network_name = _network_name(network)
+    name = data_name(data)
+    if config.tied and network_name not in models.TIED:
+        raise InputError(f"tied={config.tied:g} is for {' and '.join(models.TIED)} only; leave it out.")
+    if deformation is None:
+        deformation = _preset(network_name, name)
+    if not isinstance(deformation, Deformation):
+        raise InputError(f"the deformation must be a Deformation, got {deformation!r}.")
+    return RunSettings(network_name, name, deformation, config.resolve(network_name, name))
+
+
+def _network_name(network: Any) -> str | None:
+    if isinstance(network, nn.Module):
+        if not any(parameter.requires_grad for parameter in network.parameters()):
+            raise InputError(f"the network, a {type(network).__name__}, has no parameters to train.")
+        return None
+    if isinstance(network, str) and is_import_path(network):
+        find_builder(network, import_it=True)
+        return network
+    if network not in models.BUILDERS:
+        raise InputError(
+            f"there is no network {network!r}; choose one of {', '.join(models.BUILDERS)}, a module, or "
+            f"package.module:function."
+        )
+    return str(network)
+
+
+def _preset(network: str | None, data: str | None) -> Deformation:
+    for name in (data, network):
+        preset = PRESETS.get((name or "").partition("-")[0])
+        if preset is not None:
+            return preset()
+    raise InputError("these data and this network have no default deformation; give one, or Compose() for none.")
+
+
+@dataclass(frozen=True, eq=False)
+class _Split:
+    """The images to train on, and those held out."""
+
+    images: Tensor  # (N, C, H, W)
+    labels: Tensor  # (N,)
+    held_out_images: Tensor
+    held_out_labels: Tensor
+
+    def digest(self) -> str:
+        """Identifies the training images."""
+        digest = hashlib.blake2b(self.images.contiguous().numpy().data, digest_size=8)
+        digest.update(self.labels.numpy().data)
+        return digest.hexdigest()
+
+
+def _split(dataset: Dataset, config: TrainConfig) -> _Split:
+    # Held-out images are not trained on in any version: a virtual sample reveals its original (section 2.1).
+    images, labels = dataset.train_images, dataset.train_labels
+    order = torch.randperm(len(images), generator=generator(config.seed, "held out", 0))
+    count = round(config.validation_fraction * len(order))
+    if count == len(order):
+        raise InputError(
+            f"validation_fraction={config.validation_fraction:g} holds out all {count:,} images and leaves none to "
+            f"train on."
+        )
+    held_out, rest = order[:count], order[count:]
+    missing = sorted(set(range(len(dataset.classes))) - set(labels[rest].tolist()))
+    if missing:
+        name = dataset.classes[missing[0]]
+        raise InputError(f"no image of class {name!r} is left to train on; add some, or use validation_fraction=0.")
+    return _Split(images[rest], labels[rest], images[held_out], labels[held_out])
+
+
+def _fit_normalization(images: Tensor, data: str | None, progress: Progress) -> Normalization:
+    if images.is_floating_point():
+        return Identity()
+    if data in ("mnist-5k", "mnist"):
+        return Scaling()
+    if data != "cifar10":
+        return Standardizing.fit(images)
+    progress("whitening", 0, 1)
+    whitening = fit_whitening(images)
+    progress("whitening", 1, 1)
+    return whitening
+
+
+def _build(settings: RunSettings, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    name, config = settings.network, settings.config
+    assert name is not None
+    if is_import_path(name):
+        return build_by_path(name, image_shape, classes, seed=config.seed, import_it=True)
+    random = generator(config.seed, "initial weights", 0)
+    return models.build(name, generator=random, channels=image_shape[0], classes=classes, tied=config.tied > 0)
+
+
+@torch.no_grad()
+def _check_network(network: nn.Module, images: Tensor, classes: int) -> None:
+    """One pass in eval mode, which changes nothing, shows whether network and data fit."""
+    shape = tuple(images.shape[1:])
+    try:
+        logits = network.eval()(images)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).split("\n")[0]
+        raise InputError(
+            f"the network cannot take images of shape (N, {', '.join(map(str, shape))}): {reason}."
+        ) from error
+    if not isinstance(logits, Tensor) or logits.shape != (len(images), classes):
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(f"the network must return logits (N, {classes}), one for each class, got {got}.")
+
+
+def _versions() -> dict[str, str]:
+    description = provenance.describe()
+    packages = description.pop("versions")
+    return {name: str(value) for name, value in (packages | description).items() if value is not None}

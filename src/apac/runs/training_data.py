@@ -1,0 +1,112 @@
+"""What `train` accepts as data, as a Dataset in memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from apac import data as data_sets
+from apac.data.base import Dataset
+from apac.data.folder import load as load_folder
+from apac.errors import InputError
+from apac.progress import Progress, no_progress
+
+
+def data_name(data: Any) -> str | None:
+    """The name of a data set, the absolute path of a folder, or None for data in memory.
+
+    An `apac.Dataset` that has the name of a data set, such as a part of MNIST, goes by that name.
+    """
+    if isinstance(data, Dataset):
+        return data.name if data.name in data_sets.NAMES else None
+    if not isinstance(data, str | os.PathLike):
+        return None
+    name = os.fspath(data)
+    if name in data_sets.NAMES:
+        return name
+    path = os.path.abspath(os.path.expanduser(name))
+    if not name or not (os.path.isabs(name) or os.path.isdir(path)):  # the folder of a complete run may be gone
+        raise InputError(f"there is no data set {name!r}; choose one of {', '.join(data_sets.NAMES)}, or a folder.")
+    return path
+
+
+def load_data(
+    data: Any,
+    *,
+    on_unreadable: Literal["refuse", "skip"] = "refuse",
+    channels: int | None = None,
+    progress: Progress = no_progress,
+) -> Dataset:
+    """Load the images and labels. `channels` is that of a folder's images, if it is known."""
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, str | os.PathLike):
+        name = data_name(data)
+        assert name is not None
+        if name in data_sets.NAMES:
+            return data_sets.load(name, progress=progress)
+        return load_folder(Path(name), on_unreadable=on_unreadable, channels=channels, progress=progress)
+    if isinstance(data, tuple) and len(data) == 2:
+        return _from_tensors(*data)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return _from_torch(data, progress)
+    raise InputError(
+        f"data must be a name, a folder, a pair (images, labels), an apac.Dataset or a map-style torch Dataset, got "
+        f"{type(data).__name__}."
+    )
+
+
+def _from_tensors(images: Any, labels: Any, names: tuple[str, ...] | None = None) -> Dataset:
+    images, labels = torch.as_tensor(images), torch.as_tensor(labels)
+    if images.ndim != 4 or not len(images) or not (images.dtype == torch.uint8 or images.is_floating_point()):
+        raise InputError(
+            f"images must be uint8 or floating-point (N, C, H, W), got {images.dtype} {tuple(images.shape)}."
+        )
+    if images.is_floating_point() and not images.isfinite().all():
+        raise InputError("images must be finite, got NaN or an infinite value.")
+    if labels.shape != images.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise InputError(
+            f"labels must be {len(images):,} integers, one per image, got {labels.dtype} {tuple(labels.shape)}."
+        )
+    labels = labels.to(torch.int64)
+    count = int(labels.max()) + 1
+    if int(labels.min()) < 0 or count < 2:
+        raise InputError(f"labels must be 0 … K − 1 for K ≥ 2 classes, got {int(labels.min())} … {count - 1}.")
+    classes = names if names is not None and len(names) >= count else tuple(map(str, range(count)))
+    return Dataset("", images, labels, images[:0], labels[:0], classes)
+
+
+def _from_torch(dataset: Any, progress: Progress) -> Dataset:
+    """Read every item once: random transforms of the dataset are not repeated."""
+    images: list[Tensor] = []
+    labels: list[int] = []
+    for index in range(len(dataset)):
+        try:
+            image, label = dataset[index]
+            images.append(_image(image))
+            labels.append(int(label))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"item {index} of the dataset is not a pair (image, label): {error}.") from error
+        progress("reading images", index + 1, len(dataset))
+    shapes = {(tuple(image.shape), image.dtype) for image in images}
+    if len(shapes) != 1:
+        raise InputError(f"the images of a dataset must have one shape and type, got {len(shapes)}; resize them.")
+    classes = getattr(dataset, "classes", None)
+    names = tuple(map(str, classes)) if isinstance(classes, list | tuple) else None
+    return _from_tensors(torch.stack(images), torch.tensor(labels), names)
+
+
+def _image(image: Any) -> Tensor:
+    """A tensor or array (C, H, W) or (H, W), or a PIL image, as a tensor (C, H, W)."""
+    if isinstance(image, Image.Image):
+        picture = image if image.mode in ("L", "RGB") else image.convert("RGB")
+        pixels = torch.from_numpy(np.array(picture))  # (H, W) or (H, W, C)
+        return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1)
+    tensor = torch.as_tensor(image)
+    return tensor[None] if tensor.ndim == 2 else tensor

@@ -1,0 +1,137 @@
+"""apac classify."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from commands import call, refusal, succeed
+
+
+def test_classify_continues_until_it_is_certain_by_default(run, digit):
+    path, label = digit
+    result = succeed("classify", run, path)
+    assert re.search(rf": {label}  \(certain after \d+ passes; ahead of \d by \d+\.\d{{3}} ± ", result.stdout)
+    passes, fewer = (
+        int(re.findall(r"certain after (\d+) passes", output)[0])
+        for output in (result.stdout, succeed("classify", run, path, "--error", 0.3).stdout)
+    )
+    assert passes % 16 == 0
+    assert fewer < passes
+    assert re.search(rf": {label}  \(after 7 passes; ahead of ", call("classify", run, path, "--passes", 7).stdout)
+
+
+def test_classify_prints_that_it_is_not_certain(run, tmp_path):
+    cross = np.full((60, 60), 255, dtype=np.uint8)  # no digit at all
+    cross[27:33, 10:50] = cross[10:50, 27:33] = 0
+    Image.fromarray(cross).save(tmp_path / "cross.png")
+    result = succeed("classify", run, tmp_path / "cross.png", "--limit", 16)
+    assert re.search(r"cross.png: \d  \(not certain after 16 passes; ahead of \d by ", result.stdout)
+
+
+def test_json_has_the_reason_for_stopping_and_the_margin(run, digit):
+    path, label = digit
+    runs = {
+        "certified": succeed("classify", run, path, "--json"),
+        "limit": succeed("classify", run, path, "--limit", 16, "--json"),
+        "fixed": succeed("classify", run, path, "--passes", 7, "--json"),
+    }
+    for why, result in runs.items():
+        (answer,) = json.loads(result.stdout)
+        assert answer["stopped"] == why
+        assert answer["label"] == label
+        assert answer["clipped"] == 0
+        best, second = sorted(answer["log_scores"], key=answer["log_scores"].get, reverse=True)[:2]
+        assert (answer["label"], answer["runner_up"]) == (best, second)
+        assert answer["margin"] == pytest.approx(answer["log_scores"][best] - answer["log_scores"][second])
+        assert answer["margin_error"] > 0
+    assert json.loads(runs["fixed"].stdout)[0]["passes"] == 7
+    assert json.loads(runs["limit"].stdout)[0]["passes"] == 16
+
+
+def test_classify_prints_how_it_prepared_an_image(run, digit):
+    path, label = digit
+    result = succeed("classify", run, path, "--passes", 32)
+    assert re.search(
+        rf"{re.escape(str(path))}: {label}  \(after 32 passes; ahead of \d by \d+\.\d{{3}} ± \d+\.\d{{3}}\)",
+        result.stdout,
+    )
+    assert "inverted" in result.stdout
+    assert "resized from 300 × 260" in result.stdout
+
+
+def test_classify_prints_json(run, digit):
+    path, label = digit
+    answers = json.loads(call("classify", run, path, path, "--passes", 16, "--json").stdout)
+    assert len(answers) == 2
+    assert answers[0]["label"] == label
+    assert answers[0]["passes"] == 16
+    assert answers[0]["standard_error"] > 0
+    assert answers[0]["mean_log_probability"] == max(answers[0]["log_scores"].values())
+    # Two equal images of one batch: the rounding of a matrix product may depend on the row.
+    for name, value in answers[0].items():
+        assert answers[1][name] == (value if isinstance(value, list) else pytest.approx(value, abs=1e-4))
+    single = json.loads(call("classify", run, path, "--passes", 1, "--json").stdout)
+    assert single[0]["standard_error"] is None
+
+
+def test_json_is_printed_even_if_no_image_can_be_read(run, tmp_path):
+    result = call("classify", run, tmp_path / "none.png", "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout) == []
+
+
+def test_classify_decides_the_readable_images_and_names_the_unreadable(run, digit, tmp_path):
+    (tmp_path / "empty.png").touch()
+    result = call("classify", run, tmp_path / "empty.png", digit[0], "--passes", 4)
+    assert result.exit_code == 2
+    assert str(digit[0]) in result.stdout
+    assert re.fullmatch(r"apac: .*empty.png is empty.*", result.stderr.splitlines()[0])
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_pipe_ends_quietly(run, digit, unbuffered, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    command = shlex.join([sys.executable, "-m", "apac", "classify", str(run), str(digit[0]), "--passes", "1"])
+    done = subprocess.run(f"{command} | head -c 0", shell=True, capture_output=True, text=True, check=False)
+    assert done.stderr == "deciding: 100 %\n"
+
+
+def picture(path: Path, mode: str, size: tuple[int, int], **options: object) -> Path:
+    Image.new(mode, size).save(path, **options)
+    return path
+
+
+def animated(path: Path) -> Path:
+    frames = [Image.new("L", (30, 30), shade) for shade in (0, 255)]
+    frames[0].save(path, save_all=True, append_images=frames[1:])
+    return path
+
+
+def text(path: Path) -> Path:
+    path.write_text("seven")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda folder: folder / "none.png", "no file"),
+        (lambda folder: folder, "is a folder"),
+        (lambda folder: text(folder / "seven.png"), "cannot be read as an image"),
+        (lambda folder: animated(folder / "two.gif"), "has 2 frames"),
+        (lambda folder: picture(folder / "big.png", "1", (8000, 8000)), "more than 50 megapixels"),
+        (lambda folder: picture(folder / "blank.png", "L", (40, 40)), "is blank"),
+        (lambda folder: picture(folder / "float.tiff", "F", (40, 40)), "pixels of the kind 'F'"),
+    ],
+)
+def test_an_unreadable_image_is_refused_in_one_sentence(run, tmp_path, make, sentence):
+    assert sentence in refusal("classify", run, make(tmp_path), "--passes", 1)

@@ -1,0 +1,99 @@
+"""The command line as a whole: help, version, and one sentence for a wrong call."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from apac import cli
+from commands import call, refusal, succeed
+
+
+@pytest.mark.parametrize(
+    "command", [(), ("train",), ("evaluate",), ("classify",), ("reproduce",), ("data", "fetch"), ("data", "path")]
+)
+def test_every_command_has_help_with_an_example(command):
+    result = call(*command, "--help")
+    assert result.exit_code == 0
+    assert re.search(r"(Example|first look).*apac " + " ".join(command), re.sub(r"\s+", " ", result.stdout))
+
+
+def test_the_version_is_printed():
+    assert re.fullmatch(r"apac \d+\.\d+\.\d+", call("--version").stdout.strip())
+
+
+def test_data_path_follows_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("APAC_DATA", str(tmp_path))
+    assert succeed("data", "path").stdout.strip() == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "--data", "svhn", "--out", "OUT"], "there is no data set 'svhn'"),
+        (["train", "--network", "rnn", "--out", "OUT"], "there is no network 'rnn'"),
+        (["train", "--epochs", 0, "--out", "OUT"], "epochs of a TrainConfig must be a whole number of at least 1"),
+        (["train", "--validation-fraction", 0.9999, "--out", "OUT"], "leaves none to train on"),
+        (["train", "--out", "RUN", "--resume", "--overwrite"], "not both"),
+        (["reproduce", "--out", "OUT", "--resume", "--overwrite"], "not both"),
+        (["train", "--out", "RUN"], "already holds a run"),
+        (["train", "--out", "RUN", "--resume", "--epochs", 9], "holds a run with other settings"),
+        (["train", "--out", "OUT", "--resume"], "holds no run"),
+        (["evaluate", "OUT"], "holds no run"),
+        (["evaluate", "RUN", "--passes", "0,4"], "must be a whole number of at least 1, got 0"),
+        (["evaluate", "RUN", "--passes", "four"], "whole numbers separated by commas"),
+        (["evaluate", "RUN", "--rule", "often"], "--rule is fixed or certified, got 'often'"),
+        (["evaluate", "RUN", "--rule", "certified", "--error", 2], "must be a number above 0 and below 1, got 2"),
+        (["evaluate", "RUN", "--rule", "certified", "--limit", 4], "must be a whole number of at least 16, got 4"),
+        (["evaluate", "RUN", "--rule", "certified", "--against", 0], "must be a whole number of at least 1, got 0"),
+        (["evaluate", "RUN", "--rule", "certified", "--passes", 4], "--passes goes with --rule fixed"),
+        (["evaluate", "RUN", "--error", 0.1], "--error goes with --rule certified"),
+        (["evaluate", "RUN", "--limit", 64], "--limit goes with --rule certified"),
+        (["evaluate", "RUN", "--passes", 4, "--against", 64], "--against goes with --rule certified"),
+        (["evaluate", "OUT", "--rule", "certified"], "holds no run"),
+        (["classify", "OUT", "x.png"], "holds no run"),
+        (["classify", "RUN", "x.png", "--passes", 7, "--error", 0.1], "--passes asks for a fixed number of passes"),
+        (["classify", "RUN", "x.png", "--passes", 7, "--limit", 64], "choose one"),
+        (["classify", "RUN", "x.png", "--error", 0], "must be a number above 0 and below 1, got 0"),
+        (["classify", "RUN", "x.png", "--limit", 4], "must be a whole number of at least 16, got 4"),
+        (["classify", "RUN", "x.png", "--passes", 0], "must be a whole number of at least 1, got 0"),
+        (["reproduce", "imagenet", "--out", "OUT"], "there is no recipe 'imagenet'; choose one of mnist-5k-cnn"),
+        (["reproduce", "--schedule", "fast", "--out", "OUT"], 'the schedule of a recipe is "short" or "paper"'),
+        (["reproduce", "--hours", 0, "--out", "OUT"], "--hours takes a number above 0"),
+        (["reproduce", "--hours", "inf", "--out", "OUT"], "--hours takes a number above 0"),
+        (["reproduce", "--hours", "nan", "--out", "OUT"], "--hours takes a number above 0"),
+        (["reproduce", "--hours", 1e-9, "--out", "OUT"], "allow more hours"),
+        (["reproduce", "--passes", "1,x", "--out", "OUT"], "whole numbers separated by commas"),
+        (["data", "fetch", "svhn"], "no data set 'svhn'"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_sentence_and_write_nothing(
+    run, tmp_path, few, arguments, sentence, monkeypatch
+):
+    monkeypatch.setattr("apac.training.budget.MEASURED_SECONDS", 0.0)
+    before = sorted(run.iterdir())
+    assert sentence in refusal(*({"OUT": tmp_path / "out", "RUN": run}.get(a, a) for a in arguments))
+    assert not (tmp_path / "out").exists()
+    assert sorted(run.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["foo"], "apac: no such command 'foo'; see apac --help."),
+        (["train"], "apac: missing option '--out'; see apac train --help."),
+        (["train", "--out", "x", "--nope"], "apac: no such option: --nope"),
+        (["train", "--out", "x", "--epochs", "abc"], "apac: invalid value for '--epochs'"),
+        (["evaluate", "nowhere"], "apac: nowhere holds no run"),
+        ([], ""),
+    ],
+)
+def test_a_wrong_command_line_is_refused_in_one_sentence(arguments, sentence, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["apac", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    error = capsys.readouterr().err.strip()
+    assert error.startswith(sentence)
+    assert len(error.splitlines()) <= 1

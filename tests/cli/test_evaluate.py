@@ -1,0 +1,140 @@
+"""apac evaluate."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import apac
+from apac.runs import folder as run_folder
+from commands import call, succeed
+
+
+def test_evaluate_prints_the_table_and_writes_json_and_csv(run, few):
+    result = succeed("evaluate", run, "--passes", "4,1")
+    payload = json.loads((run / "evaluation.json").read_text())
+    lines = list(csv.DictReader((run / "evaluation.csv").read_text().splitlines()))
+    assert [row["passes"] for row in payload["rows"]] == [1, 4]
+    assert payload["images"] == 200
+    assert [float(line["product_error"]) for line in lines] == [
+        payload["plain"],
+        *(row["product"] for row in payload["rows"]),
+    ]
+    for error in (payload["plain"], payload["rows"][1]["product"], payload["rows"][1]["top2"]):
+        assert f"{100 * error:.2f} %" in result.stdout
+    assert f"corrected {len(payload['corrected'])} and corrupted {len(payload['corrupted'])}" in result.stdout
+
+
+def test_a_second_evaluation_computes_no_pass_again(run, few, monkeypatch):
+    first = succeed("evaluate", run, "--passes", "1,4")
+    payload, files = (run / "evaluation.json").read_text(), {path: path.stat().st_mtime_ns for path in scores(run)}
+    assert {path.name.partition("-")[2] for path in files} >= {"1.safetensors", "4.safetensors"}
+
+    def never(*arguments: object, **options: object) -> None:
+        raise AssertionError("these passes are cached")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(apac.Classifier, "score", never)
+        second = succeed("evaluate", run, "--passes", "1,4")
+        succeed("evaluate", run, "--passes", "4")
+    assert second.stdout == first.stdout
+    assert "deciding" not in second.stderr
+    assert {path: path.stat().st_mtime_ns for path in scores(run)} == files
+    succeed("evaluate", run, "--passes", "1,4")
+    assert (run / "evaluation.json").read_text() == payload
+
+
+def test_another_seed_is_another_evaluation(run, few):
+    results = [call("evaluate", run, "--passes", "2", "--seed", seed) for seed in (5, 6)]
+    assert all("deciding: 100 %" in result.stderr for result in results)
+    assert json.loads((run / "evaluation.json").read_text())["seed"] == 6
+
+
+def scores(run: Path) -> list[Path]:
+    return sorted((run / "scores").iterdir())
+
+
+def row(stdout: str, name: str) -> str:
+    """The value next to a name in a printed table."""
+    match = re.search(rf"{re.escape(name)}\s*│\s*(.*?)\s*│", stdout)
+    assert match is not None, name
+    return match.group(1)
+
+
+def test_certified_evaluation_prints_and_writes_the_passes_of_every_image(run, few):
+    options = ["--error", 0.1, "--limit", 64, "--against", 64, "--seed", 2]
+    result = succeed("evaluate", run, "--rule", "certified", *options)
+    truth = few.test_labels.numpy()
+    lines = list(csv.DictReader((run / "certified.csv").read_text().splitlines()))
+    passes, labels = (np.array([int(line[name]) for line in lines]) for name in ("passes", "label"))
+    stopped = np.array([line["stopped"] for line in lines])
+    assert [int(line["truth"]) for line in lines] == truth.tolist()
+    assert set(stopped) == {"certified", "limit"}
+    assert passes.max() == 64  # the --limit
+    assert (passes[stopped == "limit"] == 64).all()
+
+    payload = json.loads((run / "certified.json").read_text())
+    assert payload["rule"] == {"kind": "Certified", "error": 0.1, "limit": 64, "clip": 30.0}
+    assert (payload["images"], payload["seed"], payload["failed"]) == (200, 2, 0)
+    assert payload["mean"] == pytest.approx(passes.mean())
+    assert payload["median"] == pytest.approx(np.median(passes))
+    assert payload["percentile99"] == pytest.approx(np.percentile(passes, 99))
+    assert payload["uncertain"] == (stopped == "limit").sum()
+    assert payload["wrong"] == pytest.approx((labels != truth).mean())
+    loaded = apac.load(run)
+    with torch.no_grad():
+        plain = loaded.network(loaded.normalize(few.test_images)).argmax(1).numpy()
+    assert payload["plain"] == pytest.approx((plain != truth).mean())
+
+    assert row(result.stdout, "passes, mean") == f"{passes.mean():.1f}"
+    assert row(result.stdout, "passes, median") == f"{np.median(passes):.0f}"
+    assert row(result.stdout, "passes, 99th percentile") == f"{np.percentile(passes, 99):.0f}"
+    uncertain = (stopped == "limit").sum()
+    assert row(result.stdout, "not certain, limit 64") == f"{uncertain} of 200 ({100 * uncertain / 200:.2f} %)"
+    assert row(result.stdout, "test error, plain") == f"{100 * payload['plain']:.2f} %"
+    assert row(result.stdout, "test error, certified") == f"{100 * payload['wrong']:.2f} %"
+    assert "at most 0.1" in result.stdout
+    for name in ("certified.json", "certified.csv", "passes.png"):
+        assert name in result.stdout.replace("\n", "").rpartition("wrote")[2]
+    with Image.open(run / "passes.png") as picture:
+        assert picture.format == "PNG"
+        assert np.asarray(picture.convert("L")).std() > 5
+
+    # The images that 64 passes decide otherwise, by the cached sums of those passes.
+    (kept,) = (run / "scores").glob("*-64.safetensors")
+    fixed = load_file(kept)["log_sum"].argmax(1).numpy()
+    others = [np.flatnonzero((stopped == why) & (labels != fixed)).tolist() for why in ("certified", "limit")]
+    against = payload["against"]
+    assert against["passes"] == 64
+    assert against["certified"] == (stopped == "certified").sum()
+    assert [difference["image"] for difference in against["differ"]] == others[0]
+    assert against["differ_at_limit"] == others[1] == []  # they took the same 64 passes
+    assert against["wrong"] == pytest.approx((fixed != truth).mean())
+    assert f"Of {against['certified']} certified decisions {len(others[0])} differ" in result.stdout
+    assert f"have {100 * against['wrong']:.2f} % error" in result.stdout
+    assert "deciding by 64 passes: 100 %" in result.stderr
+
+
+def test_without_against_nothing_is_compared(run, few):
+    result = succeed("evaluate", run, "--rule", "certified", "--limit", 16)
+    payload = json.loads((run / "certified.json").read_text())
+    assert "against" not in payload
+    assert payload["rule"] == {"kind": "Certified", "error": 1e-4, "limit": 16, "clip": 30.0}
+    assert payload["mean"] == 16
+    assert "differ" not in result.stdout
+
+
+def test_a_shipped_network_is_evaluated_into_a_folder_of_its_name(tmp_path, few, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped = {path: path.stat().st_mtime_ns for path in run_folder.PRETRAINED.rglob("*")}
+    succeed("evaluate", "mnist-cnn", "--passes", "1,2")
+    assert (tmp_path / "mnist-cnn" / "evaluation.json").exists()
+    assert {path: path.stat().st_mtime_ns for path in run_folder.PRETRAINED.rglob("*")} == shipped

@@ -1,0 +1,69 @@
+"""Training on a folder of images."""
+
+from __future__ import annotations
+
+import pytest
+
+import apac
+from apac.runs.run import images_to_test
+from apac.runs.training_data import data_name
+from galleries import gallery, paint
+
+CONFIG = apac.TrainConfig(epochs=1, batch_size=4, validation_fraction=0.0)
+
+
+def test_a_class_of_which_all_images_are_held_out_is_refused(tmp_path):
+    root = gallery(tmp_path / "photos", 2)
+    config = apac.TrainConfig(epochs=1, validation_fraction=0.6)
+    with pytest.raises(apac.InputError, match=r"no image of class .* is left to train on; add some, or use validation"):
+        apac.train("cifar10-cnn", root, config=config)
+
+
+def test_a_gray_run_reads_its_folder_as_gray_from_then_on(tmp_path):
+    root = gallery(tmp_path / "photos", 4, mode="L")
+    run = apac.train("cifar10-cnn", root, config=CONFIG)
+    assert run.image_shape == (1, 32, 32)
+    paint(root / "sky" / "colored.png", (1, 2, 200))
+    assert images_to_test(run)[0].shape[1] == 1
+
+
+def test_a_run_needs_its_folder_for_evaluation_only_and_refuses_other_classes(tmp_path):
+    root = gallery(tmp_path / "photos", 4)
+    run = apac.train("cifar10-cnn", root, config=CONFIG, out=tmp_path / "run")
+    assert (run.data, run.deformation) == (str(root), apac.presets.cifar10())
+    assert (run.config.learning_rate, run.config.weight_decay) == (0.005, 5e-4)
+    paint(root / "sea" / "1.png", (0, 0, 99))
+    paint(root / "sea" / "2.png", (0, 0, 99))
+    with pytest.raises(apac.InputError, match="has other classes than the run was trained on: sea; train it again"):
+        images_to_test(run)
+    root.rename(tmp_path / "elsewhere")
+    assert apac.load(tmp_path / "run").classes == run.classes
+    with pytest.raises(apac.InputError, match="there is no folder"):
+        images_to_test(run)
+
+
+def test_a_run_on_data_in_memory_has_no_test_images(tmp_path, small):
+    from dataclasses import replace
+
+    run = apac.train("mnist-cnn", replace(small, name="mine"), apac.Compose(), config=CONFIG)
+    assert run.data is None
+    with pytest.raises(apac.InputError, match="trained on data in memory"):
+        images_to_test(run)
+
+
+def test_a_folder_goes_by_its_absolute_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(gallery(tmp_path / "a", 2).parent)
+    for name in ("a", "./a", "b/../a", tmp_path / "a"):
+        assert data_name(name) == str(tmp_path / "a")
+    for missing in ("", "nothing"):
+        with pytest.raises(apac.InputError, match="there is no data set"):
+            data_name(missing)
+
+
+def test_class_distinctive_deformation_needs_the_number_of_classes(tmp_path):
+    root = gallery(tmp_path / "photos", 4)
+    u = apac.PerClass({0: apac.Flip()}, default=apac.Compose(), classes=3)
+    assert apac.train("cifar10-cnn", root, u, config=CONFIG).classifier(apac.FixedPasses(2)).deformation == u
+    wrong = apac.PerClass({0: apac.Flip()}, default=apac.Compose(), classes=4)
+    with pytest.raises(apac.InputError, match="the data have 3 classes, but the PerClass has 4"):
+        apac.train("cifar10-cnn", root, wrong, config=CONFIG)
