@@ -1,4 +1,4 @@
-"""For the API pages: the comment behind a field of a dataclass is its description."""
+"""Show the comment after a dataclass field as its description in the API reference."""
 
 from __future__ import annotations
 

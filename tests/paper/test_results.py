@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text()
 SECTIONS = {
     "mnist-cnn": "MNIST CNN",
     "mnist-mlp": "MNIST MLP",
-    "mnist-mlp-free": "MNIST MLP, free from the start",
+    "mnist-mlp-free": "MNIST MLP, never tied",
     "mnist-cnn-distinctive": "MNIST CNN, class-distinctive",
     "cifar10-cnn": "CIFAR-10 CNN",
     "cifar10-mlp": "CIFAR-10 MLP",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from apac.adapters.seeded import Function, SeededTransform
 from apac.deform.base import Deformation
-from apac.errors import InputError
+from apac.errors import InputError, require
 
 Transform = Callable[..., Any]
 
@@ -130,12 +130,7 @@ class AlbumentationsFunction:
 
     @staticmethod
     def wrap(transform: Transform) -> AlbumentationsFunction:
-        try:
-            import albumentations
-        except ImportError as error:
-            raise InputError(
-XX
-            ) from error
+        albumentations = require("albumentations", extra="adapters")
         if not isinstance(transform, albumentations.BasicTransform | albumentations.BaseCompose):
             raise InputError(
                 f"from_albumentations takes albumentations transforms, got {_name(transform)}; use from_callable for "
