@@ -1,9 +1,8 @@
-"""`apac bench`: turns, figures and the file, with little work and no other library."""
+"""`apac bench` with small sizes and without other libraries."""
 
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ from apac.randomness import generator
 
 
 @pytest.fixture
-def little(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small sizes, and none of the other libraries."""
     for module in (deforming, deciding):
         monkeypatch.setattr(module, "IMAGES", 8)
@@ -30,18 +29,14 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "installed", lambda *names: False)
 
 
-def test_the_best_turn_of_each_counts():
-    turns = iter([0.0, 0.03, 0.01, 0.03])  # the first warms up
-
-    def work() -> float:
-        time.sleep(next(turns))
-        return 1.0
-
-    assert 60 < race("group", {"one": work}, 3, no_progress)["one"] <= 100
+def test_the_best_turn_of_each_counts(monkeypatch):
+    clock = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0])  # turns of 3, 1 and 2 seconds after the warm-up
+    monkeypatch.setattr("apac.bench.race.time.perf_counter", lambda: next(clock))
+    assert race("group", {"one": lambda: 7.0}, 3, no_progress) == {"one": 7.0}
 
 
 @pytest.mark.parametrize("part", ["deform", "decide", "train"])
-def test_every_part_measures_ours_and_its_ratios(part, little):
+def test_every_benchmark_measures_apac_and_the_ratios(part, small_sizes):
     entries = result.bench([part], rounds=1)
     assert all(entry.value > 0 for entry in entries)
     by_name = {(entry.group, entry.name): entry.value for entry in entries if entry.ratio is not None}
@@ -53,35 +48,36 @@ def test_every_part_measures_ours_and_its_ratios(part, little):
     assert [len(table.rows) for table in result.tables(entries)] == [len(entries) // len(groups)] * len(groups)
 
 
-def test_the_command_prints_a_table_and_writes_machine_and_figures(little, tmp_path):
+def test_the_command_prints_a_table_and_writes_the_machine_and_the_results(small_sizes, tmp_path):
     out = tmp_path / "bench.json"
     done = CliRunner().invoke(app, ["bench", "--only", "deform", "--rounds", "1", "--out", str(out)])
     assert done.exit_code == 0
-    assert "deformations a second, mnist preset" in done.output
-    form = json.loads(out.read_text())
-    assert {"date", "commit", "processor", "cores", "torch threads", "python", "versions"} <= set(form["machine"])
-    assert form["machine"]["versions"]["torch"] == torch.__version__
-    assert {entry["unit"] for entry in form["entries"]} == {"images/s"}
+    assert "deformations per second, mnist preset" in done.output
+    payload = json.loads(out.read_text())
+    assert {"date", "commit", "processor", "cores", "torch threads", "python", "versions"} <= set(payload["machine"])
+    assert payload["machine"]["versions"]["torch"] == torch.__version__
+    assert {entry["unit"] for entry in payload["entries"]} == {"images/s"}
 
 
-def test_what_cannot_be_measured_is_refused():
-    with pytest.raises(InputError, match="nothing called 'speed' to measure; choose among deform, decide"):
+def test_unknown_benchmarks_are_refused():
+    with pytest.raises(InputError, match="there is no benchmark 'speed'; choose among deform, decide"):
         result.bench(["speed"])
     with pytest.raises(InputError, match="at least 1, got 0"):
         result.bench(["deform"], rounds=0)
 
 
 @pytest.mark.parametrize("name", models.BUILDERS)
-def test_the_plain_network_of_the_peers_is_the_same_network(name):
+def test_the_plain_network_computes_the_same_logits(name):
     plain = peers.plain_network(name)
     network = models.build(name, generator=generator(0, "bench", 0))
     images = torch.rand(3, *peers.SHAPES[name.partition("-")[0]])
-    torch.testing.assert_close(plain(images), network(images), atol=1e-5, rtol=0)
+    # float32 sums of up to 4,096 products in another memory format
+    torch.testing.assert_close(plain(images), network(images), atol=1e-4, rtol=1e-5)
     kinds = [type(layer) for layer in plain]
     assert all(kinds[i + 1] is nn.ReLU for i, kind in enumerate(kinds) if kind is nn.Conv2d)
 
 
-def test_operations_are_those_of_the_paper_by_hand():
+def test_operations_are_counted_as_by_hand():
     by_hand = {
         "mnist-cnn": 2 * (25 * 20 * 24**2 + 25 * 20 * 40 * 8**2 + 640 * 150 + 150 * 10),
         "mnist-mlp": 2 * (784 * 2500 + 2500 * 2000 + 2000 * 10),

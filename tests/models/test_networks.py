@@ -1,4 +1,4 @@
-"""The four networks of the paper, layer for layer."""
+"""The four networks of the paper, layer by layer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_mnist_mlp_has_around_7_million_parameters_as_the_paper_says():
         ("cifar10-mlp", [(4096,), (3072,), (10,)]),
     ],
 )
-def test_map_counts_and_sizes_are_those_of_the_papers_table(name, maps):
+def test_map_counts_and_sizes_are_the_papers(name, maps):
     x, seen = torch.zeros(2, *SHAPE[name.split("-")[0]]), []
     for layer in build(name):
         x = layer(x)
@@ -57,7 +57,7 @@ def test_map_counts_and_sizes_are_those_of_the_papers_table(name, maps):
 
 
 @pytest.mark.parametrize("name", models.BUILDERS)
-def test_initial_weights_are_hes_and_depend_on_the_generator_alone(name):
+def test_initial_weights_are_those_of_he_and_depend_on_the_generator_alone(name):
     torch.manual_seed(0)
     first = build(name)
     torch.manual_seed(1)
@@ -66,6 +66,7 @@ def test_initial_weights_are_hes_and_depend_on_the_generator_alone(name):
     assert torch.equal(torch.get_rng_state(), state)
     for layer, same, different in zip(first, again, other, strict=True):
         if isinstance(layer, nn.Conv2d | nn.Linear):
+            assert isinstance(same, type(layer)) and isinstance(different, type(layer))
             fan_in = layer.weight[0].numel()
             spread = layer.weight.std().item() * fan_in**0.5
             assert spread == pytest.approx(2**0.5, abs=5 / layer.weight.numel() ** 0.5)
@@ -85,6 +86,7 @@ def test_relu_after_pooling_equals_relu_before_it(name, random):
             before = layer(before).relu()
         elif not (isinstance(layer, nn.ReLU) and isinstance(layers[i - 1], nn.MaxPool2d)):
             before = layer(before)
+    # the same convolutions on the same values; pooling and ReLU round nothing
     assert torch.equal(network(x), before)
 
 

@@ -1,1 +1,1 @@
-"""How fast it is, beside what people use instead and beside what the machine can do."""
+"""Benchmarks: the speed of apac compared with other libraries and with the peak of the machine."""

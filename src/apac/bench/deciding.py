@@ -1,4 +1,4 @@
-"""Passes a second for deciding 10,000 images, beside the network alone and the machine's peak."""
+"""Passes per second in deciding 10,000 images, compared with the network alone and the peak of the machine."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from apac.progress import Progress
 from apac.randomness import generator
 
 IMAGES = 10_000
-FEW = 1_000  # for what is slow; it does as many passes a second
+FEW = 1_000  # for slow contestants, whose speed does not depend on the number
 PASSES = 4
-BATCHES = (100, 500)  # of the plain loops
-# None is certain so soon: what is measured are the rounds, with all images under way.
+BATCH_SIZES = (100, 500)  # of the plain loops
+# No image is certified within this limit: the measurement is of the scheduler with all images in progress.
 CERTIFIED = Certified(error=1e-12, limit=2 * BATCH)
 WHOLE, CERTAIN, ALONE = "apac, whole decision", "apac, certified decision", "its network alone"
 PEAK = "peak: matrix product"
@@ -37,56 +37,53 @@ def measure(rounds: int, progress: Progress) -> list[Entry]:
     return [entry for name in models.BUILDERS for entry in _measure(name, rounds, progress)]
 
 
-def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
-    preset = name.partition("-")[0]
+def _measure(network_name: str, rounds: int, progress: Progress) -> list[Entry]:
+    preset = network_name.partition("-")[0]
     images, u = torch.rand(IMAGES, *peers.SHAPES[preset]), PRESETS[preset]()
-    network = models.build(name, generator=generator(0, "bench", 0)).eval()
+    network = models.build(network_name, generator=generator(0, "bench", 0)).eval()
     classifier = Classifier(network, u).prepared(images, 1_000)
-    batches = images.split(classifier.device_batch)
-
-    few = images[:FEW]
+    batches, few = images.split(classifier.device_batch), images[:FEW]
 
     def whole() -> float:
         classifier.score(images, 0, PASSES)
         return PASSES * IMAGES
 
-    def certain() -> float:
+    def certified() -> float:
         return int(replace(classifier, rule=CERTIFIED).decide(few).passes.sum())
 
     def alone() -> float:
-        with worker_pool() as threads:
-            list(threads.map(classifier.network, batches * PASSES))
+        with worker_pool() as pool:
+            list(pool.map(classifier.network, batches * PASSES))
         return PASSES * IMAGES
 
-    plain = peers.plain_network(name).eval()
+    plain = peers.plain_network(network_name).eval()
 
-    def by_torch(part: Tensor) -> Tensor:
-        return u.apply(part, u.sample(1, peers.SHAPES[preset], generator=generator(0, "bench", 0)))
+    def deform(batch: Tensor) -> Tensor:
+        return u.apply(batch, u.sample(1, peers.SHAPES[preset], generator=generator(0, "bench", 0)))
 
     def eager(batch: int) -> float:
         with torch_path():
-            return _loop(plain, by_torch, few, batch)
+            return _loop(plain, deform, few, batch)
 
-    contestants: dict[str, Callable[[], float]] = {WHOLE: whole, CERTAIN: certain, ALONE: alone}
-    for batch in BATCHES:
-        named = f"batches of {batch}"
-        contestants[f"plain loop, {named}"] = partial(eager, batch)
+    contestants: dict[str, Callable[[], float]] = {WHOLE: whole, CERTAIN: certified, ALONE: alone}
+    for batch in BATCH_SIZES:
+        suffix = f"batches of {batch}"
+        contestants[f"plain loop, {suffix}"] = partial(eager, batch)
         if peers.installed("kornia"):
             chain = peers.kornia(preset, same_on_batch=True)
-            contestants[f"kornia, plain loop, {named}"] = partial(_loop, plain, chain, few, batch)
+            contestants[f"kornia, plain loop, {suffix}"] = partial(_loop, plain, chain, few, batch)
         if peers.installed("ttach"):
             wrapper, views = peers.ttach_wrapper(plain)
-            contestants[f"ttach, its {views} fixed views, {named}"] = partial(_views, views, wrapper, few, batch)
-    group = f"passes a second, {name}"
+            contestants[f"ttach, its {views} fixed views, {suffix}"] = partial(_views, views, wrapper, few, batch)
+    group = f"passes per second, {network_name}"
     product = matrix_product()
     with torch.no_grad():
         speed = race(group, contestants | {PEAK: product}, rounds, progress)
     peak = speed.pop(PEAK)
-    needed = engine.operations(network, images[:1])
-    found = [Entry(group, who, value, "passes/s", WHOLE, speed[WHOLE] / value) for who, value in speed.items()]
-    reached = speed[ALONE] * needed
+    entries = [Entry(group, name, value, "passes/s", WHOLE, speed[WHOLE] / value) for name, value in speed.items()]
+    reached = speed[ALONE] * engine.operations(network, images[:1])
     return [
-        *found,
+        *entries,
         Entry(group, PEAK, peak / 1e9, "GFLOPS"),
         Entry(group, ALONE, reached / 1e9, "GFLOPS"),
         Entry(group, ALONE, reached / peak, "of the peak"),
@@ -94,7 +91,7 @@ def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
 
 
 def _loop(network: nn.Module, deform: Callable[[Tensor], Tensor], images: Tensor, batch: int) -> float:
-    """One pass, as one writes it."""
+    """One pass in a plain loop over batches."""
     torch.cat([network(deform(part)).log_softmax(dim=1) for part in images.split(batch)])
     return len(images)
 

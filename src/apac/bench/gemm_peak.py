@@ -1,4 +1,4 @@
-"""The hardware's limit: a large matrix product."""
+"""The peak of the machine: a large matrix product."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIZE = 2048
 
 
 def matrix_product() -> Callable[[], float]:
-    """A contestant: operations of a product of large matrices in float32, torch's own, on all cores."""
+    """A contestant that counts the operations of torch's product of large float32 matrices, on all cores."""
     left, right = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
 
     def work() -> float:

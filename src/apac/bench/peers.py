@@ -1,8 +1,8 @@
-"""What people use instead, each doing the same kind of work with its own best settings.
+"""Other libraries, each with its fastest settings for the same kind of deformation.
 
-The same kind of work: for MNIST a random perspective, an elastic distortion of the same σ and α, and dilation or
-erosion of half of the images; for CIFAR-10 scale and shift, elastic distortion, flip. One Θ per image. A peer that is
-not installed is left out.
+For MNIST: a random perspective, an elastic distortion with the same σ and α, and dilation or erosion of half of the
+images. For CIFAR-10: scale and shift, elastic distortion, flip. Parameters are separate for each image. Libraries that
+are not installed are left out.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ def installed(name: str) -> bool:
 
 
 def kornia(preset: str, *, same_on_batch: bool = False) -> Callable[[Tensor], Tensor]:
-    """A batch of images to a batch of deformed ones, each by its own Θ or all by the same."""
+    """A function that deforms a batch of images, with separate parameters for each or the same for all."""
     import kornia.augmentation as augmentation
     from kornia.morphology import dilation, erosion
 
     sigma, alpha = ELASTIC[preset]
     size = SHAPES[preset][1]
     window = 2 * int(4 * sigma + 0.5) + 1
-    strength = 2 * alpha / size  # kornia counts from -1 to 1 across the image
+    strength = 2 * alpha / size  # kornia's coordinates are from -1 to 1
     elastic = augmentation.RandomElasticTransform(
         (window, window), (sigma, sigma), (strength, strength), p=1.0, same_on_batch=same_on_batch
     )
     element = torch.ones(2, 2)
     if preset == "cifar10":
-        # RandomResizedCrop, in either of its modes, was slower than the affine map.
+        # faster than RandomResizedCrop in either of its modes
         crop = augmentation.RandomAffine(0.0, (0.25, 0.25), (1.0, 2.0), same_on_batch=same_on_batch)
         return nn.Sequential(crop, elastic, augmentation.RandomHorizontalFlip(same_on_batch=same_on_batch))
-    moving = nn.Sequential(augmentation.RandomPerspective(0.2, p=1.0, same_on_batch=same_on_batch), elastic)
+    warp = nn.Sequential(augmentation.RandomPerspective(0.2, p=1.0, same_on_batch=same_on_batch), elastic)
 
     def run(images: Tensor) -> Tensor:
-        moved = moving(images)
+        warped = warp(images)
         quarter = len(images) // 4
-        thick, thin = dilation(moved[:quarter], element), erosion(moved[quarter : 2 * quarter], element)
-        return torch.cat([thick, thin, moved[2 * quarter :]])
+        thick, thin = dilation(warped[:quarter], element), erosion(warped[quarter : 2 * quarter], element)
+        return torch.cat([thick, thin, warped[2 * quarter :]])
 
     return run
 
 
 def _albumentations(preset: str) -> Callable[[np.ndarray[Any, Any]], Any]:
-    """One image to one deformed image."""
+    """A function that deforms one image."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import albumentations as al
         import cv2
 
-    cv2.setNumThreads(1)  # an image is too small to share
+    cv2.setNumThreads(1)  # an image is too small for several threads
     sigma, alpha = ELASTIC[preset]
     size = SHAPES[preset][1]
     elastic = al.ElasticTransform(alpha=alpha, sigma=sigma, p=1)
@@ -80,7 +80,7 @@ def _albumentations(preset: str) -> Callable[[np.ndarray[Any, Any]], Any]:
 
 
 def _scipy(preset: str) -> Callable[[np.ndarray[Any, Any]], Any]:
-    """One image to one deformed image, as a loop over scipy.ndimage does it."""
+    """A function that deforms one image with scipy.ndimage."""
     from scipy import ndimage
 
     random = np.random.default_rng(0)
@@ -90,10 +90,10 @@ def _scipy(preset: str) -> Callable[[np.ndarray[Any, Any]], Any]:
 
     def run(image: np.ndarray[Any, Any]) -> Any:
         noise = random.uniform(-1, 1, (2, size, size)).astype(np.float32)
-        aside = [alpha * ndimage.gaussian_filter(axis, sigma, mode="constant") for axis in noise]
+        displacement = [alpha * ndimage.gaussian_filter(axis, sigma, mode="constant") for axis in noise]
         scale = 1 + 0.1 * random.standard_normal(2)
-        places = grid * scale[:, None, None] + aside
-        planes = [ndimage.map_coordinates(plane, places, order=1) for plane in np.moveaxis(image, -1, 0)]
+        coordinates = grid * scale[:, None, None] + displacement
+        planes = [ndimage.map_coordinates(plane, coordinates, order=1) for plane in np.moveaxis(image, -1, 0)]
         if preset == "cifar10":
             return np.stack(planes)[:, :, :: random.choice((-1, 1))]
         change = random.integers(4)
@@ -109,7 +109,7 @@ LOOPS = {"albumentations": _albumentations, "scipy": _scipy}
 
 @contextmanager
 def loop_in_processes(peer: str, preset: str, count: int) -> Iterator[Callable[[], float]]:
-    """A contestant: a loop over images in as many processes as there are cores, each with images of its own."""
+    """A contestant that loops over images in one process per core."""
     cores = torch.get_num_threads()
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
 
@@ -134,7 +134,7 @@ def _loop_of(peer: str, preset: str, count: int) -> tuple[Callable[[Any], Any], 
 
 
 def plain_network(name: str) -> nn.Sequential:
-    """The network as one writes it: ReLU after each layer, before the pooling, in torch's default layout."""
+    """The network in its usual form: ReLU before the pooling, in torch's default memory format."""
     network = models.build(name, generator=generator(0, "bench", 0))
     network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     layers: list[nn.Module] = []
@@ -147,7 +147,7 @@ def plain_network(name: str) -> nn.Sequential:
 
 
 def ttach_wrapper(network: nn.Module) -> tuple[nn.Module, int]:
-    """ttach's wrapper, one pass after another, and how many views it has."""
+    """ttach's wrapper, which runs one pass after another, and its number of views."""
     import ttach
 
     views = ttach.Compose([ttach.HorizontalFlip(), ttach.Multiply([0.9, 1.0, 1.1])])

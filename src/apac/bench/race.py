@@ -1,4 +1,4 @@
-"""Measuring: contestants take turns, and the best turn of each counts."""
+"""Measurements: contestants take turns, and the best turn of each counts."""
 
 from __future__ import annotations
 
@@ -12,32 +12,35 @@ from apac.progress import Progress
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the result."""
+    """One row of the results."""
 
-    group: str  # what is measured, and on what
-    name: str  # who does it
+    group: str  # what is measured
+    name: str  # the contestant
     value: float
     unit: str
-    against: str = ""  # the line that it is compared with
-    ratio: float | None = None  # of that line's value to this one's
+    against: str = ""  # the row to compare with
+    ratio: float | None = None  # the value of that row divided by this one
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-Contestant = Callable[[], float]  # does some work and says how much
+Contestant = Callable[[], float]  # does some work and returns its amount
 
 
 def race(group: str, contestants: Mapping[str, Contestant], rounds: int, progress: Progress) -> dict[str, float]:
-    """Work a second of each. A machine is not equally fast all the time: turns are short, taken in rotation after one
-    to warm up, and only the best of each counts, so that ratios are between equals."""
+    """The amount of work per second of each contestant.
+
+    The speed of a machine varies with time: turns are short and taken in rotation after one warm-up turn, and only the
+    best of each counts, so that the ratios are comparable.
+    """
     for work in contestants.values():
         work()
     best = dict.fromkeys(contestants, 0.0)
     for number in range(rounds):
         for name, work in contestants.items():
-            began = time.perf_counter()
+            started = time.perf_counter()
             done = work()
-            best[name] = max(best[name], done / (time.perf_counter() - began))
+            best[name] = max(best[name], done / (time.perf_counter() - started))
         progress(group, number + 1, rounds)
     return best

@@ -1,4 +1,4 @@
-"""All of it: measured, as a table and as JSON."""
+"""Run the benchmarks and present the results as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ PARTS = {
 
 
 def bench(parts: Sequence[str] = tuple(PARTS), rounds: int = 5, *, progress: Progress = no_progress) -> list[Entry]:
+    """Run the named benchmarks; the best of `rounds` measurements counts."""
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
-        raise InputError(f"there is nothing called {unknown[0]!r} to measure; choose among {', '.join(PARTS)}.")
+        raise InputError(f"there is no benchmark {unknown[0]!r}; choose among {', '.join(PARTS)}.")
     if rounds < 1:
-        raise InputError(f"the number of rounds must be at least 1, got {rounds}.")
+        raise InputError(f"rounds must be at least 1, got {rounds}.")
     return [entry for part in parts for entry in PARTS[part](rounds, progress)]
 
 
 def to_json(entries: Sequence[Entry], rounds: int) -> dict[str, Any]:
-    where = provenance.describe(PEERS) | {"commit": _commit()}
-    return {"machine": where, "rounds": rounds, "entries": [entry.to_json() for entry in entries]}
+    machine = provenance.describe(PEERS) | {"commit": _commit()}
+    return {"machine": machine, "rounds": rounds, "entries": [entry.to_json() for entry in entries]}
 
 
 def tables(entries: Sequence[Entry]) -> list[Table]:
-    return [_table(group, list(own)) for group, own in groupby(entries, key=lambda entry: entry.group)]
+    return [_table(group, list(members)) for group, members in groupby(entries, key=lambda entry: entry.group)]
 
 
 def _table(group: str, entries: list[Entry]) -> Table:

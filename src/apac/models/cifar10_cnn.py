@@ -7,7 +7,8 @@ from torch import nn
 
 
 def cifar10_cnn(channels: int = 3, classes: int = 10) -> nn.Sequential:
-    # ReLU after the pooling equals ReLU before it, bit for bit, on fewer numbers.
+    """Build the network for images of 32 × 32."""
+    # ReLU after max pooling equals ReLU before it, bit for bit, on fewer values.
     return nn.Sequential(
         nn.Conv2d(channels, 64, 3),
         nn.MaxPool2d(3),

@@ -4,10 +4,12 @@ from torch import nn
 
 
 def mnist_mlp(channels: int = 1, classes: int = 10) -> nn.Sequential:
+    """Build the network for images of 28 × 28."""
     return _three_layers(channels * 28 * 28, 2500, 2000, classes)
 
 
 def cifar10_mlp(channels: int = 3, classes: int = 10) -> nn.Sequential:
+    """Build the network for images of 32 × 32."""
     return _three_layers(channels * 32 * 32, 4096, 3072, classes)
 
 

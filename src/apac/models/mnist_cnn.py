@@ -4,7 +4,8 @@ from torch import nn
 
 
 def mnist_cnn(channels: int = 1, classes: int = 10) -> nn.Sequential:
-    # ReLU after the pooling equals ReLU before it, bit for bit, on a quarter of the numbers.
+    """Build the network for images of 28 × 28."""
+    # ReLU after max pooling equals ReLU before it, bit for bit, on a quarter of the values.
     return nn.Sequential(
         nn.Conv2d(channels, 20, 5),
         nn.MaxPool2d(2),

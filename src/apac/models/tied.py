@@ -1,7 +1,7 @@
-"""The MLPs with tied weights: the units of a layer form a grid, see windows and share weights, as in a convolution.
+"""The MLPs with tied weights: the units of a layer share weights as in a convolution.
 
-A tied network has the MLP's units and a hundredth of its free weights, so it learns in minutes what the MLP takes hours
-for. `untied` writes it down as the MLP that it is, from where training goes on with every weight free.
+A tied network has the units of the MLP and a hundredth of its free weights, so it learns in minutes what takes the MLP
+hours. `untied` converts it to the equivalent MLP, whose weights are all free in further training.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import nn
 
 
 def mnist_tied(channels: int = 1, classes: int = 10) -> nn.Sequential:
-    """2500 units are 25 × 10 × 10, and 2000 are 80 × 5 × 5."""
+    """Build the MNIST MLP with tied weights: 2500 units are 25 × 10 × 10, and 2000 are 80 × 5 × 5."""
     first = nn.Conv2d(channels, 25, 7, stride=3, padding=3)
     second = nn.Conv2d(25, 80, 5, stride=2, padding=2)
     return _three_layers(first, second, nn.Linear(80 * 5 * 5, classes))
 
 
 def cifar10_tied(channels: int = 3, classes: int = 10) -> nn.Sequential:
-    """4096 units are 64 × 8 × 8, and 3072 are 48 × 8 × 8."""
+    """Build the CIFAR-10 MLP with tied weights: 4096 units are 64 × 8 × 8, and 3072 are 48 × 8 × 8."""
     first = nn.Conv2d(channels, 64, 8, stride=4, padding=2)
     second = nn.Conv2d(64, 48, 5, padding=2)
     return _three_layers(first, second, nn.Linear(48 * 8 * 8, classes))
@@ -33,14 +33,14 @@ def _three_layers(first: nn.Conv2d, second: nn.Conv2d, last: nn.Linear) -> nn.Se
 
 @torch.no_grad()
 def untied(network: nn.Sequential, shape: Sequence[int]) -> nn.Sequential:
-    """The MLP that computes what a tied network does of images (C, H, W) of this shape."""
+    """Convert a tied network for images of this shape (C, H, W) to the MLP that computes the same function."""
     layers: list[nn.Module] = [nn.Flatten()]
     for layer in network:
         if isinstance(layer, nn.Conv2d):
-            # what each input alone does, and what none does
+            # The output for zeros is the bias; the outputs for unit vectors minus the bias are the weights.
             bias = layer(torch.zeros(1, *shape))
-            alone = layer(torch.eye(prod(shape)).view(-1, *shape)) - bias
-            layers.append(_linear(alone.flatten(1).T, bias.flatten()))
+            weights = layer(torch.eye(prod(shape)).view(-1, *shape)) - bias
+            layers.append(_linear(weights.flatten(1).T, bias.flatten()))
             shape = bias.shape[1:]
         elif isinstance(layer, nn.Linear):
             layers.append(_linear(layer.weight, layer.bias))
@@ -51,7 +51,7 @@ def untied(network: nn.Sequential, shape: Sequence[int]) -> nn.Sequential:
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor) -> nn.Linear:
     outputs, inputs = weight.shape
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # draws nothing
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # uses no random numbers
     layer.weight.copy_(weight)
     layer.bias.copy_(bias)
     return layer
