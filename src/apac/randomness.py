@@ -68,3 +68,18 @@ def seeding() -> Iterator[Callable[[int], None]]:
         finally:
             np.random.set_state(before[0])
             random.setstate(before[1])
+
+
+@contextmanager
+def seeded_torch(seed: int, stream: str, counter: int) -> Iterator[None]:
+    """Seed torch's global CPU generator by (seed, stream, counter), and restore it at the end.
+
+    For code that is called very often: `seeding` takes ten times as long, because it covers more generators.
+    """
+    with _one_at_a_time:
+        before = torch.get_rng_state()
+        torch.default_generator.manual_seed(generator(seed, stream, counter).initial_seed())
+        try:
+            yield
+        finally:
+            torch.set_rng_state(before)

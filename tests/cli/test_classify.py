@@ -105,8 +105,8 @@ def test_a_closed_pipe_ends_quietly(run, digit, unbuffered, monkeypatch):
     assert done.stderr == "deciding: 100 %\n"
 
 
-def picture(path: Path, mode: str, size: tuple[int, int], **options: object) -> Path:
-    Image.new(mode, size).save(path, **options)
+def picture(path: Path, mode: str, size: tuple[int, int]) -> Path:
+    Image.new(mode, size).save(path)
     return path
 
 

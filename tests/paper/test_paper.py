@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +21,6 @@ from apac.randomness import generator
 from apac.reporting import html, tables
 from apac.reporting.figures import curves, linear_output
 from apac.reporting.figures import images as pictures
-from apac.training import budget
 from decisions import made
 
 PER_CLASS = apac.PerClass({1: apac.Compose()}, default=apac.Flip(), classes=10)
@@ -29,49 +28,6 @@ PER_CLASS = apac.PerClass({1: apac.Compose()}, default=apac.Flip(), classes=10)
 
 def evaluation(plain: float, *rows: Row) -> Evaluation:
     return Evaluation(1000, 0, plain, 0.001, rows, (1, 2), (3,), (), 1.0, None, 0.0)
-
-
-@pytest.mark.parametrize("recipe", recipes.RECIPES.values(), ids=lambda recipe: recipe.name)
-def test_the_two_trainings_of_a_recipe_differ_in_the_deformation_and_the_epochs_alone(recipe):
-    deformed, other = recipe.trainings.values()
-    differing = {f.name for f in fields(deformed) if getattr(deformed, f.name) != getattr(other, f.name)}
-    assert differing == {"deformation"} | ({"epochs"} if recipe.share < 1 else set())
-    assert other.epochs == round(recipe.share * deformed.epochs)
-    if recipe.name.endswith("distinctive"):
-        assert other.deformation == apac.presets.mnist()
-    else:
-        assert deformed.deformation == (apac.presets.mnist() if "mnist" in recipe.name else apac.presets.cifar10())
-        assert other.deformation == apac.Compose()
-
-
-@pytest.mark.parametrize("name", recipes.TABLE)
-def test_the_papers_schedule_is_the_papers(name):
-    trainings = recipes.find(name, seed=3, schedule="paper").trainings
-    rate, l2 = {
-        "mnist-cnn": (2**-4, 5e-7),
-        "mnist-mlp": (2**-5, 5e-6),
-        "cifar10-cnn": (2**-8, 5e-7),
-        "cifar10-mlp": (2**-8, 5e-7),
-    }[name]
-    for config in trainings.values():
-        assert (config.epochs, config.batch, config.rate, config.l2) == (15_000, 100, rate, l2)
-        assert (config.schedule, config.optimizer, config.momentum) == ("paper", "sgd", 0.9)
-        assert (config.warmup, config.average, config.validation, config.tied, config.seed) == (0, 0, 0, 0, 3)
-    preset = apac.presets.mnist() if "mnist" in name else apac.presets.cifar10()
-    assert [config.deformation for config in trainings.values()] == [preset, apac.Compose()]
-
-
-def test_a_recipe_takes_as_many_epochs_as_the_hours_allow(monkeypatch):
-    recipe, images = recipes.find("mnist-cnn"), torch.zeros(60_000, 1, 28, 28, dtype=torch.uint8)
-    monkeypatch.setattr(budget, "_seconds_a_step", lambda config, images: 100 / 590)  # 590 steps: 100 s an epoch
-    assert [config.epochs for config in recipe.within(2, images).trainings.values()] == [60, 12]
-
-
-def test_the_class_distinctive_recipe_is_gentler_with_1_and_7_alone():
-    usual = apac.presets.mnist()
-    gentle = apac.Compose(apac.Homography(std=0.1, shear=0.05), *usual.parts[1:])
-    assert usual.parts[0] == apac.Homography(std=0.1)  # and so is its shear
-    assert recipes.DISTINCTIVE.of_class == tuple(gentle if c in (1, 7) else usual for c in range(10))
 
 
 def test_the_summary_is_in_the_order_given_with_the_papers_numbers_beside():
