@@ -123,8 +123,8 @@ def test_class_distinctive_deformation_follows_the_order_of_the_classes(blobs):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"epochs": 0}, "epochs of a Training must be a whole number of at least 1"),
-        ({"rate": -1.0}, "rate of a Training must be a number above 0"),
+        ({"epochs": 0}, "epochs of a TrainConfig must be a whole number of at least 1"),
+        ({"rate": -1.0}, "learning_rate of a TrainConfig must be a number above 0"),
         ({"deformation": "jitter"}, "the deformation must be a Deformation"),
         ({"combine": "mean"}, 'combine is "product" or "sum"'),
         ({"rule": 8}, "the rule must be one such as"),
