@@ -11,7 +11,7 @@ import numpy as np
 import apac
 from apac.evaluation.certified import CertifiedEvaluation
 from apac.evaluation.fixed import Evaluation, Row
-from decisions import made
+from decisions import make_decision
 
 
 def evaluation(plain: float, *rows: Row) -> Evaluation:
@@ -39,16 +39,16 @@ def certified(decision: apac.Decision, error: float = 1e-4, **others: Any) -> Ce
 
 FAILED: dict[str, Any] = {"labels": [0, -1, 1], "margins": [2.0, math.nan, 0.5]}
 DECISIONS = {
-    "passes of every number": made(
+    "passes of every number": make_decision(
         ["certified"] * 3 + ["limit"], margins=[9.0, 2.0, 0.3, 0.01], passes=[16, 48, 1040, 16384], labels=[0, 1, 0, 0]
     ),
-    "the same passes": made(["certified"] * 4, margins=[1.0, 2.0, 3.0, 4.0]),
-    "the fewest passes": made(["certified"] * 2, passes=16),
-    "all at the limit": made(["limit"] * 3, passes=[40, 40, 40], margins=[0.1, 0.2, 0.0]),
-    "one not decided": made(["certified", "nan", "limit"], passes=[32, 0, 64], **FAILED),
-    "one image": made(["certified"]),
-    "a margin of zero": made(["certified", "limit"], margins=[1.0, 0.0]),
-    "margins of zero alone": made(["limit"] * 2, margins=0.0),
-    "an infinite margin": made(["certified"] * 2, margins=[math.inf, 1.0]),
-    "infinite margins alone": made(["certified"] * 2, margins=math.inf),
+    "the same passes": make_decision(["certified"] * 4, margins=[1.0, 2.0, 3.0, 4.0]),
+    "the fewest passes": make_decision(["certified"] * 2, passes=16),
+    "all at the limit": make_decision(["limit"] * 3, passes=[40, 40, 40], margins=[0.1, 0.2, 0.0]),
+    "one not decided": make_decision(["certified", "nan", "limit"], passes=[32, 0, 64], **FAILED),
+    "one image": make_decision(["certified"]),
+    "a margin of zero": make_decision(["certified", "limit"], margins=[1.0, 0.0]),
+    "margins of zero alone": make_decision(["limit"] * 2, margins=0.0),
+    "an infinite margin": make_decision(["certified"] * 2, margins=[math.inf, 1.0]),
+    "infinite margins alone": make_decision(["certified"] * 2, margins=math.inf),
 }

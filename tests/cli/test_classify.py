@@ -21,7 +21,7 @@ def test_classify_continues_until_it_is_certain_by_default(run, digit):
     result = succeed("classify", run, path)
     assert re.search(rf": {label}  \(certain after \d+ passes; ahead of \d by \d+\.\d{{3}} ± ", result.stdout)
     passes, fewer = (
-        int(re.findall(r"certain after (\d+) passes", output)[0])
+        int(re.findall(r"certified after (\d+) passes", output)[0])
         for output in (result.stdout, succeed("classify", run, path, "--error", 0.3).stdout)
     )
     assert passes % 16 == 0
@@ -34,7 +34,7 @@ def test_classify_prints_that_it_is_not_certain(run, tmp_path):
     cross[27:33, 10:50] = cross[10:50, 27:33] = 0
     Image.fromarray(cross).save(tmp_path / "cross.png")
     result = succeed("classify", run, tmp_path / "cross.png", "--limit", 16)
-    assert re.search(r"cross.png: \d  \(not certain after 16 passes; ahead of \d by ", result.stdout)
+    assert re.search(r"cross.png: \d  \(not certified after 16 passes; ahead of \d by ", result.stdout)
 
 
 def test_json_has_the_reason_for_stopping_and_the_margin(run, digit):
@@ -105,8 +105,8 @@ def test_a_closed_pipe_ends_quietly(run, digit, unbuffered, monkeypatch):
     assert done.stderr == "deciding: 100 %\n"
 
 
-def picture(path: Path, mode: str, size: tuple[int, int], **options: object) -> Path:
-    Image.new(mode, size).save(path, **options)
+def picture(path: Path, mode: str, size: tuple[int, int]) -> Path:
+    Image.new(mode, size).save(path)
     return path
 
 

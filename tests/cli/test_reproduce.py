@@ -101,15 +101,16 @@ def test_all_writes_every_row_and_the_papers_table_and_resuming_repeats_nothing(
 
     # Resumed with more passes: nothing is trained, and the cached passes are not computed again.
     monkeypatch.setattr("apac.runs.train.run_epochs", lambda *a, **o: pytest.fail("trained again"))
-    made: list[tuple[int, int]] = []
-    score = apac.Classifier.score
-    monkeypatch.setattr(
-        apac.Classifier,
-        "score",
-        lambda self, x, start, stop, **o: made.append((start, stop)) or score(self, x, start, stop, **o),
-    )
+    computed: list[tuple[int, int]] = []
+    original = apac.Classifier.score
+
+    def score(self, images, start, stop, **options):
+        computed.append((start, stop))
+        return original(self, images, start, stop, **options)
+
+    monkeypatch.setattr(apac.Classifier, "score", score)
     succeed("reproduce", "all", "--out", out, "--resume", "--passes", "1,4,8")
-    assert made == [(4, 8), (4, 8)]
+    assert computed == [(4, 8), (4, 8)]
 
 
 def test_a_class_distinctive_recipe_is_compared_with_the_class_indistinctive_one(tmp_path, few, tiny):

@@ -16,7 +16,7 @@ import pytest
 
 import apac
 from apac.cli import terminal
-from decisions import made
+from decisions import make_decision
 
 CLASSES = ("cat", "dog", "eel")
 
@@ -79,28 +79,31 @@ FAILED: dict[str, Any] = {"labels": -1, "runners_up": -1, "margins": math.nan, "
     ("decision", "sentence"),
     [
         (
-            made(["fixed"], passes=256, margins=2.5, margin_errors=0.0625),
+            make_decision(["fixed"], passes=256, margins=2.5, margin_errors=0.0625),
             "cat  (after 256 passes; ahead of dog by 2.500 ± 0.062)",
         ),
         (
-            made(["certified"], labels=2, runners_up=0, passes=48, margins=4.25, margin_errors=0.5),
+            make_decision(["certified"], labels=2, runners_up=0, passes=48, margins=4.25, margin_errors=0.5),
             "eel  (certified after 48 passes; ahead of cat by 4.250 ± 0.500)",
         ),
         (
-            made(["limit"], passes=16_384, margins=0.002, margin_errors=0.003),
+            make_decision(["limit"], passes=16_384, margins=0.002, margin_errors=0.003),
             "cat  (not certified after 16,384 passes; ahead of dog by 0.002 ± 0.003)",
         ),
         (
-            made(["certified"], passes=2048, clipped=1200),
+            make_decision(["certified"], passes=2048, clipped=1200),
             "cat  (certified after 2,048 passes, with the clip active in 1,200; ahead of dog by 1.000 ± 0.100)",
         ),
-        (made(["limit"], margins=0.0, margin_errors=0.0), "cat  (not certified after 32 passes; tied with dog)"),
         (
-            made(["fixed"], passes=9, margins=1.5, margin_errors=math.nan),  # as after a single pass
+            make_decision(["limit"], margins=0.0, margin_errors=0.0),
+            "cat  (not certified after 32 passes; tied with dog)",
+        ),
+        (
+            make_decision(["fixed"], passes=9, margins=1.5, margin_errors=math.nan),  # as after a single pass
             "cat  (after 9 passes; ahead of dog by 1.500)",
         ),
         (
-            made(["nan"], passes=16, **FAILED),
+            make_decision(["nan"], passes=16, **FAILED),
             "not decided: after 16 passes the network returned NaN or an infinite logit",
         ),
     ],
@@ -113,17 +116,17 @@ def test_a_decision_is_printed_as_a_sentence(decision, sentence, capsys):
 
 @pytest.mark.parametrize(("reason", "text"), [("certified", "certified after"), ("fixed", "after")])
 def test_with_one_class_there_is_no_runner_up(reason, text, capsys):
-    terminal.print_record(record_of(made([reason], passes=16, **ONE_CLASS), ("cat",)))
+    terminal.print_record(record_of(make_decision([reason], passes=16, **ONE_CLASS), ("cat",)))
     assert capsys.readouterr().out == f"my image.png: cat  ({text} 16 passes; the only class)\n"
 
 
 def test_the_conversion_of_an_image_is_printed_below(capsys):
-    terminal.print_record(record_of(made(["certified"]), notes=("inverted", "resized from 300 × 260")))
+    terminal.print_record(record_of(make_decision(["certified"]), notes=("inverted", "resized from 300 × 260")))
     assert capsys.readouterr().out.splitlines()[1:] == ["  converted: inverted, resized from 300 × 260"]
 
 
 def test_records_have_the_decision_of_each_image_in_order():
-    decision = made(
+    decision = make_decision(
         ["certified", "limit"],
         labels=[1, 2],
         runners_up=[0, 1],
@@ -167,13 +170,13 @@ def test_records_have_the_decision_of_each_image_in_order():
 
 
 def test_json_has_null_for_nan_and_infinity():
-    unknown = record_of(made(["nan"], passes=0, log_scores=[[math.nan] * 3], **FAILED))
+    unknown = record_of(make_decision(["nan"], passes=0, log_scores=[[math.nan] * 3], **FAILED))
     assert (unknown["label"], unknown["runner_up"]) == (None, None)
     assert (unknown["margin"], unknown["margin_error"], unknown["mean_log_probability"]) == (None, None, None)
     assert unknown["log_scores"] == dict.fromkeys(CLASSES)
-    alone = record_of(made(["certified"], **ONE_CLASS), ("cat",))
+    alone = record_of(make_decision(["certified"], **ONE_CLASS), ("cat",))
     assert (alone["label"], alone["runner_up"], alone["margin"], alone["margin_error"]) == ("cat", None, None, 0.0)
-    for answer in (unknown, alone, record_of(made(["fixed"], margin_errors=math.nan))):
+    for answer in (unknown, alone, record_of(make_decision(["fixed"], margin_errors=math.nan))):
         assert json.loads(json.dumps(answer, allow_nan=False)) == answer
 
 

@@ -17,7 +17,7 @@ from apac.cli.signals import stop_on_signal
 from apac.runs.checkpointer import Checkpointer
 from apac.training.loop import TrainingState
 from commands import call, refusal, succeed
-from galleries import COLORS, gallery, paint
+from image_folders import COLORS, gallery, paint
 
 SHORT = ["--epochs", "1", "--batch-size", "40"]
 

@@ -1,4 +1,4 @@
-"""The results that are kept, and what the docs, the README and the recipes say of them."""
+"""The stored results, and their numbers in the docs, the README and the recipes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from apac.paper import recipes
+from apac.runs.folder import RunSettings
 from apac.training.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent.parent
@@ -46,19 +47,19 @@ def cells(text: str) -> list[list[str]]:
     ]
 
 
-def test_a_result_of_every_recipe_of_the_full_sets_is_kept():
-    full = {name for name, recipe in recipes.RECIPES.items() if recipe.deformed.data != "mnist-5k"}
+def test_a_result_of_every_recipe_on_the_full_data_is_stored():
+    full = {name for name, recipe in recipes.RECIPES.items() if recipe.data != "mnist-5k"}
     assert {path.stem for path in (ROOT / "results").glob("*.json")} == full == set(SECTIONS) >= set(recipes.TABLE)
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_a_kept_result_is_the_recipes(name):
-    form, recipe = kept(name), recipes.find(name)
-    assert form["recipe"] == name
-    assert {"processor", "cores", "torch threads", "date", "versions"} <= form["written"].keys()
-    for kind, config in recipe.trainings.items():
-        training = form["trainings"][kind]
-        assert TrainConfig.from_json(training["config"]) == config
+def test_a_stored_result_has_the_settings_of_its_recipe(name):
+    payload, recipe = kept(name), recipes.find(name)
+    assert payload["recipe"] == name
+    assert {"processor", "cores", "torch threads", "date", "versions"} <= payload["written"].keys()
+    for kind, (deformation, config) in recipe.trainings.items():
+        training = payload["trainings"][kind]
+        assert RunSettings.from_json(training) == RunSettings(recipe.network, recipe.data, deformation, config)
         assert len(training["history"]) == config.epochs
         assert training["evaluation"]["images"] == 10_000
 
@@ -107,9 +108,10 @@ def test_the_table_of_the_page_has_each_error_in_its_place(name):
 def test_ten_times_the_epochs_by_a_line_through_two_runs(name):
     whole = recipes.find(name)
     runs = [kept(f"tenth/{name}")["trainings"]["deformed"], kept(name)["trainings"]["deformed"]]
-    epochs = [whole.deformed.epochs // 10, whole.deformed.epochs]
+    epochs = [whole.config.epochs // 10, whole.config.epochs]
     errors = [{row["passes"]: row["product"] for row in run["evaluation"]["rows"]}[16] for run in runs]
-    assert [TrainConfig.from_json(run["config"]) for run in runs] == [whole.with_epochs(n).deformed for n in epochs]
+    expected = [whole.with_epochs(n).trainings["deformed"].config for n in epochs]
+    assert [TrainConfig.from_json(run["config"]) for run in runs] == expected
     shown = next(row for row in cells(PAGE) if row[0] == SECTIONS[name] and "epochs" in row[1])
     assert shown[1:3] == [f"{n} epochs, {percent(error)}" for n, error in zip(epochs, errors, strict=True)]
     assert float(shown[3].rstrip(" %")) == pytest.approx(100 * errors[1] ** 2 / errors[0], abs=0.05)

@@ -17,7 +17,7 @@ from apac.evaluation.fixed import Row, evaluate
 from apac.randomness import generator
 from apac.reporting.figures import curves, linear_output
 from apac.reporting.figures import images as pictures
-from decisions import made
+from decisions import make_decision
 from evaluations import DECISIONS, certified, evaluation
 
 PER_CLASS = apac.PerClass({1: apac.Compose()}, default=apac.Flip(), classes=10)
@@ -91,7 +91,7 @@ def legend(figure) -> dict[str, int]:
 
 
 def test_the_legend_counts_correct_wrong_and_uncertified_images(as_figures):
-    decision = made(["certified"] * 4 + ["limit"] * 2, labels=[0, 0, 0, 1, 1, 0], passes=[32] * 4 + [64] * 2)
+    decision = make_decision(["certified"] * 4 + ["limit"] * 2, labels=[0, 0, 0, 1, 1, 0], passes=[32] * 4 + [64] * 2)
     assert legend(curves.passes_against_margin(decision, torch.zeros(6, dtype=torch.long))) == {
         "certified, correct": 3,
         "certified, wrong": 1,
@@ -106,7 +106,7 @@ def test_an_undecided_image_does_not_count_as_certified(as_figures):
 
 @pytest.mark.parametrize(("combine", "score"), [("product", "log-probability"), ("sum", "probability")])
 def test_the_axis_names_the_score_that_ranks_the_classes(as_figures, combine, score):
-    figure: Any = curves.passes_against_margin(made(["certified"], combine=combine), torch.tensor([0]))
+    figure: Any = curves.passes_against_margin(make_decision(["certified"], combine=combine), torch.tensor([0]))
     assert figure.axes[0].get_xlabel() == f"margin: mean {score} of the label minus that of the runner-up"
 
 
@@ -137,8 +137,8 @@ def test_the_virtual_samples_are_those_of_the_first_passes(as_figures, random):
 
 def test_every_image_is_in_one_bar_of_the_histogram(as_figures):
     passes = [16, 16, 32, 48, 80, 1040, 1040, 9999, 16384]
-    strict = certified(made(["certified"] * 8 + ["limit"], passes=passes), error=0.001, wrong=0.01)
-    loose = certified(made(["certified"] * 9, passes=16), error=0.1, wrong=0.03)
+    strict = certified(make_decision(["certified"] * 8 + ["limit"], passes=passes), error=0.001, wrong=0.01)
+    loose = certified(make_decision(["certified"] * 9, passes=16), error=0.1, wrong=0.03)
     figure: Any = curves.certified([loose, strict], evaluation(0.05, Row(1, 0.2, 0.2, 0.1), Row(64, 0.02, 0.02, 0.01)))
     left, right = figure.axes
     bars = [(bar.get_x(), bar.get_x() + bar.get_width(), bar.get_height()) for bar in left.patches]

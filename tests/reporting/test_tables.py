@@ -10,7 +10,7 @@ from apac.classify.scores import Scores
 from apac.evaluation.certified import Agreement, Difference
 from apac.evaluation.fixed import Row
 from apac.reporting import tables
-from decisions import made
+from decisions import make_decision
 from evaluations import DECISIONS, certified, evaluation
 
 
@@ -20,7 +20,7 @@ def test_the_changes_are_a_sentence():
 
 
 def test_the_table_of_the_certified_rule_has_its_numbers():
-    decision = made(["certified"] * 3 + ["limit"], passes=[32, 48, 64, 2048])
+    decision = make_decision(["certified"] * 3 + ["limit"], passes=[32, 48, 64, 2048])
     numbers = {"images": 4000, "mean": 1234.56, "median": 48.0, "percentile99": 16384.0, "uncertain": 50}
     shown = tables.certified(certified(decision, error=0.001, wrong=0.0315, clipped=6, **numbers), plain=0.0425)
     assert shown.title == "4,000 test images, with a probability of a false certificate of at most 0.001"
@@ -45,8 +45,10 @@ def test_several_errors_are_listed_from_the_largest_with_the_decisions_that_diff
     log = torch.tensor([[-1.0, -2.0], [-2.0, -1.0], [-1.0, -2.0]], dtype=torch.float64)
     scores = Scores(64, 64 * log, 64 * log**2, 64 * log.exp(), 64 * log.exp() ** 2)
     fixed = replace(evaluation(0.05, Row(1, 0.2, 0.2, 0.1), Row(64, 0.02, 0.02, 0.01)), scores=scores)
-    strict = certified(made(["certified", "certified", "limit"], labels=[0, 1, 0], passes=[48, 64, 1024]), error=0.01)
-    loose = certified(made(["certified"] * 3, labels=[0, 0, 1], passes=16), error=0.3, wrong=0.1)
+    strict = certified(
+        make_decision(["certified", "certified", "limit"], labels=[0, 1, 0], passes=[48, 64, 1024]), error=0.01
+    )
+    loose = certified(make_decision(["certified"] * 3, labels=[0, 0, 1], passes=16), error=0.3, wrong=0.1)
     shown = tables.certified_by_error([strict, loose], fixed)
     assert "64 passes" in shown.title
     assert shown.rows == (

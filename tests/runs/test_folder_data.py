@@ -7,7 +7,7 @@ import pytest
 import apac
 from apac.runs.run import images_to_test
 from apac.runs.training_data import data_name
-from galleries import gallery, paint
+from image_folders import gallery, paint
 
 CONFIG = apac.TrainConfig(epochs=1, batch_size=4, validation_fraction=0.0)
 

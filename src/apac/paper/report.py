@@ -96,7 +96,7 @@ def _corrected(result: Result) -> dict[str, Picture]:
         "corrected": Picture(
             "How APAC decides",
             images.corrected(inputs[one], int(labels[surest]), classifier, means[surest], pixels[one], classes),
-            "A test image that the plain prediction gets wrong and APAC gets right. Bars beside an image: its two "
+            "A test image that the plain prediction gets wrong and APAC gets right. Bars next to an image: its two "
             "most probable classes, blue for the truth. The mean log-probability "
             f"combines the outputs for all {evaluation.rows[-1].passes:,} virtual samples.",
         ),

@@ -19,7 +19,7 @@ from apac.errors import TrainingError
 from apac.inference.memory import keep_freed_blocks
 from apac.models.tied import untied
 from apac.progress import Progress, no_progress
-from apac.randomness import generator, seeding
+from apac.randomness import generator, seeded_torch
 from apac.training.batches import batches
 from apac.training.config import TrainConfig
 from apac.training.muon import Muon
@@ -82,8 +82,8 @@ def run_epochs(
     `after_step` is called after each complete step; it may save the state, or raise to stop. `prefetch` prepares the
     next batch during a step, see `batches`; the result is the same.
 
-    Modules that draw random numbers, such as dropout, draw from torch's global generator. Each step seeds it by its
-    own number, so that a resumed training repeats the same draws, and restores it afterwards.
+    Modules such as dropout draw from torch's global generator. Each step seeds it by its own number, so that a resumed
+    training draws the same, and restores it afterwards.
     """
     keep_freed_blocks()
     steps = math.ceil(len(images) / config.batch_size)  # per epoch: as many as process N virtual samples
@@ -98,8 +98,7 @@ def run_epochs(
         for group in state.optimizer.param_groups:
             group["lr"] = learning_rate
 
-        with seeding() as seed_all:
-            seed_all(generator(config.seed, "network", state.step).initial_seed())
+        with seeded_torch(config.seed, "network", state.step):
             loss = functional.cross_entropy(state.network(virtual), targets)
             state.optimizer.zero_grad()
             loss.backward()
