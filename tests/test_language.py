@@ -54,7 +54,6 @@ PRIVATE = {
     r"lest": "in case",
     r"line each": "one line per item",
     r"mend(?:s|ed|ing)?": "fix",
-    r"moments": "time steps",
     r"need be": "needed",
     r"nobody": "name the subject",
     r"said": "returned, printed",

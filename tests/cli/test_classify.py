@@ -19,7 +19,7 @@ from commands import call, refusal, succeed
 def test_classify_continues_until_it_is_certain_by_default(run, digit):
     path, label = digit
     result = succeed("classify", run, path)
-    assert re.search(rf": {label}  \(certain after \d+ passes; ahead of \d by \d+\.\d{{3}} ± ", result.stdout)
+    assert re.search(rf": {label}  \(certified after \d+ passes; ahead of \d by \d+\.\d{{3}} ± ", result.stdout)
     passes, fewer = (
         int(re.findall(r"certified after (\d+) passes", output)[0])
         for output in (result.stdout, succeed("classify", run, path, "--error", 0.3).stdout)
@@ -130,7 +130,7 @@ def text(path: Path) -> Path:
         (lambda folder: animated(folder / "two.gif"), "has 2 frames"),
         (lambda folder: picture(folder / "big.png", "1", (8000, 8000)), "more than 50 megapixels"),
         (lambda folder: picture(folder / "blank.png", "L", (40, 40)), "is blank"),
-        (lambda folder: picture(folder / "float.tiff", "F", (40, 40)), "pixels of the kind 'F'"),
+        (lambda folder: picture(folder / "float.tiff", "F", (40, 40)), "pixel mode 'F'"),
     ],
 )
 def test_an_unreadable_image_is_refused_in_one_sentence(run, tmp_path, make, sentence):
