@@ -122,7 +122,7 @@ def test_certified_evaluation_prints_and_writes_the_passes_of_every_image(run, f
         result.stdout.split()
     )
     assert f"have {100 * against['wrong']:.2f} % error" in result.stdout
-    assert "deciding by 64 passes: 100 %" in result.stderr
+    assert "deciding with 64 passes: 100 %" in result.stderr
 
 
 def test_without_against_nothing_is_compared(run, few):
