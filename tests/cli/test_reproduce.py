@@ -185,7 +185,7 @@ def test_hours_choose_the_epochs_and_a_resumed_training_keeps_them(tmp_path, few
 
 
 def test_epochs_are_chosen_in_one_way(tmp_path):
-    ways = (["--hours", 1], ["--epochs", 2], ["--schedule", "paper"])
+    ways: tuple[list[object], ...] = (["--hours", 1], ["--epochs", 2], ["--schedule", "paper"])
     for first, second in itertools.combinations(ways, 2):
         sentence = refusal("reproduce", "mnist-cnn", "--out", tmp_path / "r", *first, *second)
         assert "--hours, --epochs and --schedule paper each set the number of epochs; choose one" in sentence
