@@ -312,7 +312,7 @@ def test_scores_of_a_network_that_returns_nan_are_refused():
     classifier = apac.Classifier(lambda images: torch.full((len(images), 2), torch.nan), apac.Compose())
     with pytest.raises(apac.InputError, match="returned NaN or an infinite logit for image 0 in pass 5"):
         classifier.score(torch.zeros(2, 1, 2, 2), 5, 7)
-    with pytest.raises(apac.InputError, match="for image 0 undeformed"):
+    with pytest.raises(apac.InputError, match="for image 0 without deformation"):
         classifier.plain(torch.zeros(2, 1, 2, 2))
 
 

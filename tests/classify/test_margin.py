@@ -10,13 +10,13 @@ import torch
 
 import apac
 from apac.classify.combine import Combine
-from apac.classify.margin import CONTENDERS, Pairs
+from apac.classify.margin import CONTENDERS, MarginMoments
 
 
 @pytest.mark.parametrize("classes", [2, 40])
 def test_the_error_is_that_of_paired_differences(classes, random):
     passes = torch.randn(48, 6, classes, generator=random, dtype=torch.float64).cumsum(2)  # classes correlate
-    pairs = Pairs.init(passes[0])
+    pairs = MarginMoments.zero(passes[0])
     for batch in passes.split(16):
         pairs = pairs.add(batch)
     one, other = passes[0].topk(2).indices.T
@@ -28,7 +28,7 @@ def test_the_error_is_that_of_paired_differences(classes, random):
 def test_digits_are_kept_where_values_are_large_and_hardly_vary(random):
     noise = 1e-6 * torch.randn(200, 1, 2, generator=random, dtype=torch.float64)
     passes = torch.tensor([-300.0, -1.0], dtype=torch.float64) + noise
-    pairs = Pairs.init(passes[0]).add(passes)
+    pairs = MarginMoments.zero(passes[0]).add(passes)
     expected = (noise[:, 0, 0] - noise[:, 0, 1]).std() / 200**0.5
     error = pairs.error(torch.tensor([1]), torch.tensor([0]))
     # A value near 300 rounds at 6e-14, 6e-8 of the noise.
@@ -37,14 +37,14 @@ def test_digits_are_kept_where_values_are_large_and_hardly_vary(random):
 
 def test_a_class_that_was_far_behind_in_the_first_pass_has_no_error():
     values = torch.arange(CONTENDERS + 4, dtype=torch.float64)[None]  # the first four classes are not tracked
-    pairs = Pairs.init(values).add(values.expand(3, -1, -1))
+    pairs = MarginMoments.zero(values).add(values.expand(3, -1, -1))
     assert pairs.error(torch.tensor([0]), torch.tensor([19])).isnan().all()
     assert pairs.error(torch.tensor([4]), torch.tensor([19])).tolist() == [0.0]
 
 
 def test_one_pass_has_no_error():
     values = torch.zeros(2, 3)
-    assert Pairs.init(values).add(values[None]).error(torch.tensor([0, 1]), torch.tensor([1, 2])).isnan().all()
+    assert MarginMoments.zero(values).add(values[None]).error(torch.tensor([0, 1]), torch.tensor([1, 2])).isnan().all()
 
 
 @pytest.mark.parametrize("combine", get_args(Combine))

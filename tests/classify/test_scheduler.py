@@ -194,6 +194,7 @@ class StableLeader:
     """Stops an image when two successive updates have the same leader."""
 
     limit: int = 64
+    when_decided: ClassVar[str] = "stable"
     at_limit: ClassVar[str] = "limit"
 
     def next_passes(self, passes_done: int, fill: int) -> int:
@@ -211,3 +212,11 @@ def test_a_rule_of_your_own_decides_when_to_stop():
     decision = apac.Classifier(network, apac.Compose(), rule).decide(numbered_images(2))
     assert decision.passes.tolist() == [32, 32]
     assert decision.labels.tolist() == [1, 0]
+    assert decision.stopped == ("stable", "stable")
+
+
+def test_a_rule_that_schedules_no_passes_is_refused(monkeypatch):
+    monkeypatch.setattr(StableLeader, "next_passes", lambda rule, passes_done, fill: 0)
+    classifier = apac.Classifier(network_from_table([[0.0, 1.0]]), apac.Compose(), StableLeader())
+    with pytest.raises(apac.InputError, match="must return at least 1 below its limit, got 0"):
+        classifier.decide(numbered_images(1))

@@ -94,7 +94,7 @@ def test_classify_decides_the_readable_images_and_names_the_unreadable(run, digi
     result = call("classify", run, tmp_path / "empty.png", digit[0], "--passes", 4)
     assert result.exit_code == 2
     assert str(digit[0]) in result.stdout
-    assert re.fullmatch(r"apac: .*empty.png is empty.*", result.stderr.splitlines()[0])
+    assert re.fullmatch(r"apac: .*empty.png is empty.*", result.stderr.splitlines()[-1])
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -16,6 +16,7 @@ import pytest
 
 import apac
 from apac.cli import terminal
+from apac.runs.classified import ClassifiedImages
 from decisions import make_decision
 
 CLASSES = ("cat", "dog", "eel")
@@ -64,10 +65,16 @@ def test_on_a_terminal_there_is_a_progress_bar():
     assert "100%" in seen
 
 
+def classified(
+    decision: apac.Decision, classes: tuple[str, ...], notes: dict[str, tuple[str, ...]]
+) -> ClassifiedImages:
+    return ClassifiedImages(tuple(map(Path, notes)), decision, classes, tuple(notes.values()), {})
+
+
 def record_of(
     decision: apac.Decision, classes: tuple[str, ...] = CLASSES, notes: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    (record,) = terminal.decision_records([(Path("my image.png"), notes)], decision, classes)
+    (record,) = terminal.decision_records(classified(decision, classes, {"my image.png": notes}))
     return record
 
 
@@ -136,7 +143,7 @@ def test_records_have_the_decision_of_each_image_in_order():
         clipped=[0, 3],
         log_scores=[[-3.5, -0.5, -9.0], [-7.0, -1.5, -1.0]],
     )
-    records = terminal.decision_records([(Path("a.png"), ["inverted"]), (Path("b.png"), [])], decision, CLASSES)
+    records = terminal.decision_records(classified(decision, CLASSES, {"a.png": ("inverted",), "b.png": ()}))
     assert records == [
         {
             "image": "a.png",
@@ -187,7 +194,7 @@ def test_an_image_that_a_network_fails_on_is_reported_and_the_others_are_decided
     table = torch.tensor([[9.0, 30.0, 0.0], [0.0, math.nan, 0.0]], dtype=torch.float64)
     classifier = apac.Classifier(lambda images: table[images[:, 0, 0, 0].long()], apac.Compose())
     decision = classifier.decide(torch.arange(2.0).view(2, 1, 1, 1))
-    records = terminal.decision_records([(Path("a.png"), []), (Path("b.png"), [])], decision, CLASSES)
+    records = terminal.decision_records(classified(decision, CLASSES, {"a.png": (), "b.png": ()}))
     json.dumps(records, allow_nan=False)
     for record in records:
         terminal.print_record(record)

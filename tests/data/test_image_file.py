@@ -42,7 +42,7 @@ def save(values: NDArray[np.float64], path: Path) -> Path:
 
 
 def read(path: Path) -> Pixels:
-    return np.asarray(read_image(path, DIGIT)[0][0].numpy())
+    return np.asarray(read_image(path, DIGIT, digit=True)[0][0].numpy())
 
 
 def difference(first: Pixels, second: Pixels) -> float:
@@ -70,7 +70,7 @@ def test_scans_and_photographs_are_recognized_as_well_as_the_originals(
     for image, label in zip(digits.test_images[:20], digits.test_labels[:20].tolist(), strict=True):
         values = canvas(image[0].numpy(), ink=ink, ground=ground)
         values += slope * np.linspace(-0.5, 0.5, values.shape[1]) + generator.normal(0, noise, values.shape)
-        seen, _ = read_image(save(values, tmp_path / "photo.jpg"), DIGIT)
+        seen, _ = read_image(save(values, tmp_path / "photo.jpg"), DIGIT, digit=True)
         nearest = (known - seen.flatten().float()).norm(dim=1).argmin()
         same += int(digits.train_labels[nearest]) == label
     assert same >= 17  # 18 of 20 of the originals
@@ -79,7 +79,7 @@ def test_scans_and_photographs_are_recognized_as_well_as_the_originals(
 def test_a_digit_in_the_format_of_mnist_is_unchanged(tmp_path: Path, digits: data.Dataset) -> None:
     digit = digits.test_images[0]
     Image.fromarray(digit[0].numpy()).save(tmp_path / "digit.png")
-    image, notes = read_image(tmp_path / "digit.png", DIGIT)
+    image, notes = read_image(tmp_path / "digit.png", DIGIT, digit=True)
     assert (image == digit).all()
     assert notes == ()
 
@@ -96,7 +96,7 @@ def test_the_result_has_the_format_of_mnist(tmp_path: Path, digits: data.Dataset
 
 def test_the_notes_list_every_conversion(tmp_path: Path, digits: data.Dataset) -> None:
     digit = digits.test_images[0, 0].numpy()
-    _, notes = read_image(save(canvas(digit, ink=90, ground=200), tmp_path / "digit.png"), DIGIT)
+    _, notes = read_image(save(canvas(digit, ink=90, ground=200), tmp_path / "digit.png"), DIGIT, digit=True)
     assert notes == (
         "inverted (dark ink on a light background)",
         "contrast stretched",
@@ -130,7 +130,7 @@ def test_the_ink_of_transparent_drawings_is_visible_in_any_color(
     picture = Image.new("RGBA", (360, 440), (*ink, 0))
     picture.putalpha(Image.fromarray(alpha))
     picture.save(tmp_path / "drawn.png")
-    image, notes = read_image(tmp_path / "drawn.png", DIGIT)
+    image, notes = read_image(tmp_path / "drawn.png", DIGIT, digit=True)
     assert difference(image[0].numpy(), digit) < 13
     assert notes[0] in ("transparent parts composited on white", "transparent parts composited on black")
 
@@ -169,7 +169,7 @@ def test_the_exif_orientation_is_respected(tmp_path: Path, digits: data.Dataset)
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned a quarter clockwise when shown
     upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "photo.jpg", exif=exif)
-    image, notes = read_image(tmp_path / "photo.jpg", DIGIT)
+    image, notes = read_image(tmp_path / "photo.jpg", DIGIT, digit=True)
     assert notes[0] == "rotated according to its EXIF orientation"
     assert difference(image[0].numpy(), digit) < 13
 
@@ -242,7 +242,7 @@ def test_unreadable_files_are_refused_in_one_sentence_with_the_path(tmp_path: Pa
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             with pytest.raises(InputError) as raised:
-                read_image(path, DIGIT)
+                read_image(path, DIGIT, digit=True)
         text = str(raised.value)
         assert str(path) in text and reason in text, what
         assert text.endswith(".") and "\n" not in text and ". " not in text, what
@@ -254,7 +254,7 @@ def test_many_pages_are_refused_and_a_phones_photograph_with_previews_is_read(
     page = Image.fromarray(canvas(digits.test_images[5, 0].numpy()).clip(0, 255).astype(np.uint8))
     page.save(tmp_path / "pages.tif", save_all=True, append_images=[page])
     with pytest.raises(InputError, match="2 frames"):
-        read_image(tmp_path / "pages.tif", DIGIT)
+        read_image(tmp_path / "pages.tif", DIGIT, digit=True)
     page.convert("RGB").save(tmp_path / "phone.jpg", "MPO", save_all=True, append_images=[page.convert("RGB")])
     assert difference(read(tmp_path / "phone.jpg"), digits.test_images[5, 0].numpy()) < 13
 
@@ -269,7 +269,7 @@ def test_four_channels_are_refused(tmp_path: Path) -> None:
 def test_any_pixels_give_an_image_or_a_sentence(tmp_path: Path, pixels: Pixels) -> None:
     Image.fromarray(pixels).save(tmp_path / "any.png")
     try:
-        image, _ = read_image(tmp_path / "any.png", DIGIT)
+        image, _ = read_image(tmp_path / "any.png", DIGIT, digit=True)
     except InputError as error:
         assert "blank" in str(error)
     else:

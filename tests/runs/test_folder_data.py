@@ -65,5 +65,5 @@ def test_class_distinctive_deformation_needs_the_number_of_classes(tmp_path):
     u = apac.PerClass({0: apac.Flip()}, default=apac.Compose(), classes=3)
     assert apac.train("cifar10-cnn", root, u, config=CONFIG).classifier(apac.FixedPasses(2)).deformation == u
     wrong = apac.PerClass({0: apac.Flip()}, default=apac.Compose(), classes=4)
-    with pytest.raises(apac.InputError, match="the data have 3 classes, but the PerClass has 4"):
+    with pytest.raises(apac.InputError, match="the PerClass has 4 classes, but the network or the data has 3"):
         apac.train("cifar10-cnn", root, wrong, config=CONFIG)

@@ -15,7 +15,7 @@ from apac.bench.deforming import PRESETS
 from apac.bench.gemm_peak import matrix_product
 from apac.bench.race import Entry, race
 from apac.classify.classifier import Classifier
-from apac.classify.rules.base import BATCH
+from apac.classify.rules.base import PASSES_PER_UPDATE
 from apac.classify.rules.certified import Certified
 from apac.deform.cpu import torch_path
 from apac.inference import engine
@@ -28,7 +28,7 @@ FEW = 1_000  # for slow contestants, whose speed does not depend on the number
 PASSES = 4
 BATCH_SIZES = (100, 500)  # of the plain loops
 # No image is certified within this limit: the measurement is of the scheduler with all images in progress.
-CERTIFIED = Certified(error=1e-12, limit=2 * BATCH)
+CERTIFIED = Certified(error=1e-12, limit=2 * PASSES_PER_UPDATE)
 WHOLE, CERTAIN, ALONE = "apac, whole decision", "apac, certified decision", "its network alone"
 PEAK = "peak: matrix product"
 

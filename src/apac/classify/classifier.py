@@ -11,7 +11,7 @@ from torch import Tensor
 from apac.classify.combine import Combine
 from apac.classify.decision import Decision
 from apac.classify.network_outputs import Outputs
-from apac.classify.passes import Passes
+from apac.classify.passes import PassRunner
 from apac.classify.rules.base import Rule
 from apac.classify.rules.certified import Certified
 from apac.classify.scheduler import PassScheduler
@@ -36,7 +36,8 @@ class Classifier:
     differs, by at most 1e-4, because large jobs use a faster inference engine.
 
     Threads share the work of a module on the CPU, so its `forward` must not store state. A module is in evaluation mode
-    during the call: use a module in training mode in one call at a time.
+    during the call. Do not use a module that is in training mode from two threads at once: the first call to return
+    would switch training mode back on for the other.
 
     >>> import apac, torch
     >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
@@ -69,7 +70,7 @@ class Classifier:
         validate_integer(self, "seed")
 
     def decide(self, images: Tensor, *, progress: Progress = no_progress) -> Decision:
-        """Decide images (N, C, H, W), any N. Apart from the result, memory grows neither with N nor with M.
+        """Decide images (N, C, H, W), any N. Apart from the result, memory grows neither with N nor with the passes.
 
         An image for which the network returns NaN is logged as a warning and stays undecided, with the label -1. The
         other images continue.
@@ -77,8 +78,8 @@ class Classifier:
         self._validate_images(images)
         if not len(images):
             return Decision.empty(self.plain(images).shape[1], self.combine)
-        with self._passes.running() as passes:
-            return PassScheduler(passes, self.rule, images, self.combine, progress).decide()
+        with self._runner.running() as runner:
+            return PassScheduler(runner, self.rule, images, self.combine, progress).decide()
 
     def score(self, images: Tensor, start: int, stop: int, *, progress: Progress = no_progress) -> Scores:
         """Return the scores of passes start … stop - 1, which merge with those of other passes of the same images."""
@@ -89,11 +90,11 @@ class Classifier:
             return replace(Scores.zero(0, self.plain(images).shape[1]), passes=stop - start)
         scores: Scores | None = None
         with (
-            self.prepared(images, stop - start)._passes.running() as running,
-            closing(running.log_probabilities(images, range(start, stop))) as passes,
+            self.prepared(images, stop - start)._runner.running() as runner,
+            closing(runner.log_probabilities(images, range(start, stop))) as passes,
         ):
-            for (log_probabilities,), scores in sum_passes(passes):
-                _validate_finite(log_probabilities, f"in pass {start + scores.passes - 1}")
+            for batch, scores in sum_passes(passes):  # batches of one pass, (1, N, K)
+                _validate_finite(batch[0], f"in pass {start + scores.passes - 1}")
                 progress("deciding", scores.passes, stop - start)
         assert scores is not None
         return scores
@@ -103,19 +104,19 @@ class Classifier:
 
         Call it once before several calls of `score`, each of which would prepare the network again.
         """
-        return replace(self, network=self._passes.prepared(images, passes).network)
+        return replace(self, network=self._runner.prepared(images, passes).network)
 
     def plain(self, images: Tensor) -> Tensor:
         """Return the log-probabilities of the undeformed images, (N, K): their argmax is the plain prediction."""
         self._validate_images(images)
-        with self._passes.running() as passes:
-            log_probabilities = passes.plain(images)
-        _validate_finite(log_probabilities, "undeformed")
+        with self._runner.running() as runner:
+            log_probabilities = runner.plain(images)
+        _validate_finite(log_probabilities, "without deformation")
         return log_probabilities
 
     @property
-    def _passes(self) -> Passes:
-        return Passes(self.network, self.deformation, self.seed, self.independent, self.device_batch, self.outputs)
+    def _runner(self) -> PassRunner:
+        return PassRunner(self.network, self.deformation, self.seed, self.independent, self.device_batch, self.outputs)
 
     def _validate_images(self, images: Tensor) -> None:
         is_tensor = isinstance(images, Tensor)

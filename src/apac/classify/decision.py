@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from apac.classify.combine import COMBINATIONS, Combine
-from apac.classify.margin import Pairs
+from apac.classify.margin import MarginMoments
 from apac.classify.scores import Scores, rank
 from apac.errors import InputError
 
@@ -26,7 +26,7 @@ class Decision:
     - "certified": its label is certain up to the error of the rule;
     - "limit": it is not certain, and the rule allows no more passes or more passes cannot help;
     - "nan": the network returned NaN or an infinite logit. The label is -1, and the scores are those of the passes
-      before.
+      before the rule's last update.
 
     >>> import apac, torch
     >>> classifier = apac.Classifier(lambda images: images.flatten(1), apac.Flip(), apac.FixedPasses(4))
@@ -43,7 +43,7 @@ class Decision:
     standard_errors: Tensor  # (N, K) float64, of the quantity that ranks the classes
     runners_up: Tensor  # (N,) int64, the second best class; -1 where the label is -1
     margins: Tensor  # (N,) float64, difference between the best and the second best class in that quantity
-    margin_errors: Tensor  # (N,) float64, their standard errors; NaN if a class was not among the 16 best of pass 0
+    margin_errors: Tensor  # (N,) float64, their standard errors; NaN if unknown, see `margin.py`
     passes: Tensor  # (N,) int64; for a class-distinctive deformation, per set
     clipped: Tensor  # (N,) int64, passes in which a certified rule clipped evidence: its bound may then not hold
     stopped: tuple[str, ...]  # (N,)
@@ -61,13 +61,15 @@ class Decision:
         return rank(self.ranking)[:, :k]
 
     @staticmethod
-    def from_scores(scores: Scores, pairs: Pairs, clipped: Tensor, stopped: str, combine: Combine) -> Decision:
+    def from_scores(
+        scores: Scores, moments: MarginMoments, clipped: Tensor, stopped: str, combine: Combine
+    ) -> Decision:
         """Decide images that had the same passes and stopped for the same reason."""
         means = scores.mean(combine)  # (n, K)
         ranked = rank(means)
         labels, runners_up = ranked[:, 0], ranked[:, 1]
         best_two = means.gather(1, ranked[:, :2])
-        margins, margin_errors = best_two[:, 0] - best_two[:, 1], pairs.error(labels, runners_up)
+        margins, margin_errors = best_two[:, 0] - best_two[:, 1], moments.error(labels, runners_up)
         if stopped == "nan":
             labels = runners_up = torch.full_like(labels, -1)
             margins = margin_errors = torch.full_like(margins, torch.nan)
@@ -89,7 +91,7 @@ class Decision:
     def empty(classes: int, combine: Combine) -> Decision:
         """Return the decisions for no images."""
         scores, clipped = Scores.zero(0, classes), torch.zeros(0, dtype=torch.int64)
-        return Decision.from_scores(scores, Pairs.init(scores.log_sum), clipped, "", combine)
+        return Decision.from_scores(scores, MarginMoments.zero(scores.log_sum), clipped, "", combine)
 
     @staticmethod
     def concatenate(decisions: Sequence[Decision]) -> Decision:

@@ -15,8 +15,8 @@ CONTENDERS = 16  # classes per image whose pairs are tracked: the best of the fi
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
-    """Sums over passes for the R best classes of n images, in float64.
+class MarginMoments:
+    """Sums over passes for the R best classes of the first pass, for n images, in float64.
 
     They are sums of differences from the first pass, which keeps their digits where values are large and hardly vary.
     """
@@ -28,13 +28,14 @@ class Pairs:
     products: Tensor  # (n, R, R)
 
     @staticmethod
-    def init(values: Tensor) -> Pairs:
+    def zero(values: Tensor) -> MarginMoments:
         """Return the sums before the first pass, whose values (n, K) select the classes."""
         first, classes = values.topk(min(CONTENDERS, values.shape[1]), dim=1)
-        zero = torch.zeros_like(first, dtype=torch.float64)  # (n, R)
-        return Pairs(0, classes, first, zero, zero[:, :, None] * zero[:, None])
+        n, r = first.shape
+        sums, products = (torch.zeros(n, *shape, dtype=torch.float64, device=first.device) for shape in ((r,), (r, r)))
+        return MarginMoments(0, classes, first, sums, products)
 
-    def add(self, values: Tensor) -> Pairs:
+    def add(self, values: Tensor) -> MarginMoments:
         """Return the sums after more passes, (passes, n, K)."""
         passes = len(values)
         excess = values.gather(2, self.classes.expand(passes, -1, -1)) - self.first

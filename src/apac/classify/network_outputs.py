@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -30,14 +31,15 @@ def log_probabilities(network: Network, images: Tensor, batch_size: int, outputs
 def to_logits(returned: Tensor, outputs: Outputs) -> Tensor:
     """Convert what a network returns, (N, K), to logits in float64.
 
-    Log-probabilities are valid logits. A probability of 0 counts as the smallest normal number of float32.
+    Log-probabilities are valid logits. A probability of 0 counts as the smallest normal number of float32, and a
+    log-probability of -inf as the logarithm of the smallest normal number of float64.
     """
     exact = returned.double()
     if outputs == "logits":
         return exact
     probabilities = exact if outputs == "probabilities" else exact.exp()
     total = probabilities.sum(dim=1)
-    # The rounding of a low-precision type accumulates over the classes.
+    # Types of low precision round each probability by more than 1e-3.
     tolerance = max(1e-3, 2 * torch.finfo(returned.dtype).eps) if returned.is_floating_point() else 0.0
     if (probabilities < 0).any() or ((total - 1).abs() > tolerance).any():
         worst = float(total[(total - 1).abs().nan_to_num().argmax()])
@@ -45,6 +47,8 @@ def to_logits(returned: Tensor, outputs: Outputs) -> Tensor:
             f"the network does not return {outputs}: the smallest is {float(probabilities.min()):.3g}, and those of "
             f'one image sum to {worst:.4g}; set outputs to what it returns, for example outputs="logits".'
         )
+    if outputs == "log-probabilities":
+        return exact.clamp_min(math.log(torch.finfo(torch.float64).tiny))
     return probabilities.clamp_min(torch.finfo(torch.float32).tiny).log()
 
 

@@ -1,4 +1,4 @@
-"""The parameters of a pass, which depend on the seed and the number of the pass alone."""
+"""The parameters of a pass: they depend on the seed and the number of the pass and, if independent, on the image."""
 
 from __future__ import annotations
 

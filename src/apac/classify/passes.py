@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ CACHE = 16 << 20  # bytes of a core's cache
 CALLING_THREAD = WorkerPool()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Block:
     """A unit of work for one worker: some images in some passes."""
 
@@ -35,7 +35,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Passes:
+class PassRunner:
     """Runs the passes of a seed, for any images."""
 
     network: Network
@@ -47,21 +47,23 @@ class Passes:
     workers: WorkerPool = CALLING_THREAD
 
     @contextmanager
-    def running(self) -> Iterator[Passes]:
-        """Yield the same passes with worker threads, where the network allows it, and in evaluation mode."""
+    def running(self) -> Iterator[PassRunner]:
+        """Yield the same runner with worker threads, where the network allows it, and in evaluation mode."""
         pool = worker_pool(limit_caller=True) if serves_threads(self.network) else nullcontext(CALLING_THREAD)
         with evaluating(self.network), pool as workers:
             yield replace(self, workers=workers)
 
-    def prepared(self, images: Tensor, passes: int) -> Passes:
-        """Return the same passes with the network prepared for `passes` passes of these images, where that pays."""
+    def prepared(self, images: Tensor, passes: int) -> PassRunner:
+        """Return the same runner with the network prepared for `passes` passes of these images, where that pays."""
+        # Outside `running` there are no workers yet; inside it, the calling thread is limited to one torch thread.
+        threads = max(self.workers.count, torch.get_num_threads())
         return replace(
             self,
             network=prepare(
                 self.network,
                 self.deformation.preprocess(images[:64]),
                 passes * len(self.deformation.sets) * len(images),
-                max(self.workers.count, torch.get_num_threads()),
+                threads,
                 logits=partial(to_logits, outputs=self.outputs),
             ),
         )
@@ -75,19 +77,18 @@ class Passes:
 
     def log_probabilities(self, images: Tensor, numbers: range) -> Generator[Tensor, None, None]:
         """Yield the log-probabilities of the images, (N, K), for one pass after the other."""
-        parts = len(images.split(self._part_size(images)))
-        with closing(self.workers.map(self._run, self._blocks(images, numbers))) as results:
+        parts = images.split(self._part_size(images))
+        with closing(self.workers.map(self._run, self._blocks(images, parts, numbers))) as results:
             classes = None
-            while same_passes := list(islice(results, parts)):  # parts of the images, (passes, n, K)
+            while same_passes := list(islice(results, len(parts))):  # all parts of the images, (passes, n, K) each
                 classes = classes or same_passes[0].shape[2]
                 if any(part.shape[2] != classes for part in same_passes):
                     raise InputError(CLASSES_VARY)
-                yield from torch.cat(same_passes, dim=1)
+                yield from torch.cat(same_passes, dim=1)  # (passes, N, K), one pass at a time
 
-    def _blocks(self, images: Tensor, numbers: range) -> Iterator[Block]:
+    def _blocks(self, images: Tensor, parts: Sequence[Tensor], numbers: range) -> Iterator[Block]:
         """Divide the work: many images into parts of one pass, few images into several passes at once."""
         together = max(1, self.device_batch // len(images))
-        parts = images.split(self._part_size(images))
         for start in range(0, len(numbers), together):
             block = numbers[start : start + together]
             parameters = None if self.independent else self._sample_shared(images, block)
@@ -133,7 +134,7 @@ def _repeat_rows(parameters: Any, passes: int, images: int) -> Any:
 
 
 def _deform(deformation: Deformation, images: Tensor, parameters: Any) -> Tensor:
-    """Return the virtual samples; a deformation from outside the package may return something else."""
+    """Apply the deformation; raise InputError unless it returns as many floating-point images."""
     virtual = deformation.apply(images, parameters)
     if isinstance(virtual, Tensor) and len(virtual) == len(images) and virtual.is_floating_point():
         return virtual

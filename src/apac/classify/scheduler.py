@@ -9,19 +9,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from apac import trees
 from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.decision import Decision
-from apac.classify.margin import Pairs
-from apac.classify.passes import Passes
-from apac.classify.rules.base import BATCH, Rule, RuleState
+from apac.classify.margin import MarginMoments
+from apac.classify.passes import PassRunner
+from apac.classify.rules.base import PASSES_PER_UPDATE, Rule, RuleState
 from apac.classify.scores import Scores, rank, sum_passes
+from apac.errors import InputError
 from apac.progress import Progress
-from apac.trees import concatenate, rows
 
-GROUP = 16  # images of a group, in batches of the network
-FILL = 16  # passes of a round, in batches of the network: where few images are left, this keeps every core busy
-MEMORY = 64 << 20  # bytes of a batch of passes: with many classes, groups are smaller
-# After this many passes, the few images that are left of several groups are merged and share their parameters.
+GROUP_BATCHES = 16  # device batches in a group of images
+ROUND_BATCHES = 16  # device batches in a round: if few images are left, they get more passes, to keep all cores busy
+MAX_BYTES = 64 << 20  # of the passes between two updates of the rule: with many classes, groups are smaller
+# After this many passes, the few images that are left of several groups are merged into one.
 MERGE_AFTER = 256
 
 
@@ -30,10 +31,10 @@ class Group:
     """Undecided images that had the same passes, and what is known about them."""
 
     indices: Tensor  # (n,) into the images to decide
-    rows: Tensor  # (n,) into the images that the current round started with
+    round_rows: Tensor  # (n,) into the images that the current round started with
     state: RuleState
     scores: Scores
-    pairs: Pairs
+    moments: MarginMoments
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -42,12 +43,12 @@ class Group:
 class PassScheduler:
     """Decides images (N, C, H, W), N >= 1, by a rule."""
 
-    def __init__(self, passes: Passes, rule: Rule, images: Tensor, combine: Combine, progress: Progress) -> None:
+    def __init__(self, runner: PassRunner, rule: Rule, images: Tensor, combine: Combine, progress: Progress) -> None:
         self.rule, self.images, self.combine, self.progress = rule, images, combine, progress
         self.combination = COMBINATIONS[combine]
-        self.expected = rule.next_passes(0, fill=1)  # passes per image that the network is prepared for
-        self.passes = passes.prepared(images, self.expected)
-        self.group_size = passes.device_batch  # small until the number of classes is known
+        self.considered = rule.next_passes(0, fill=1)  # passes per image when preparing was last considered
+        self.runner = runner.prepared(images, self.considered)
+        self.group_size = runner.device_batch  # small until the number of classes is known
         self.decisions: list[Decision] = []
         self.indices: list[Tensor] = []  # of the images of each decision
         self.images_done = 0
@@ -55,17 +56,18 @@ class PassScheduler:
 
     def decide(self) -> Decision:
         """Decide all images, one group after the other, and return the decisions in the order of the images."""
-        start, few_left = 0, list[Group]()
+        start = 0
+        few_left: list[Group] = []
         while start < len(self.images):
             group = self._start_group(start)
             start += len(group)
             group = self._advance(group, MERGE_AFTER)
-            if len(group) > self.passes.device_batch:
+            if len(group) > self.runner.device_batch:
                 group = self._advance(group, self.rule.limit)
             if len(group):
                 few_left.append(group)
             if few_left and (start == len(self.images) or sum(map(len, few_left)) > self.group_size):
-                self._advance(concatenate(few_left), self.rule.limit)
+                self._advance(trees.concatenate(few_left), self.rule.limit)
                 few_left = []
         return Decision.concatenate(self.decisions).select(torch.cat(self.indices).argsort())
 
@@ -74,39 +76,42 @@ class PassScheduler:
         indices = torch.arange(start, min(start + self.group_size, len(self.images)))
 
         def plain() -> Tensor:
-            return self.passes.plain(self.images[indices])
+            return self.runner.plain(self.images[indices])
 
         state = self.rule.init(len(indices), plain, self.combination.max_difference)
         no_classes = Scores.zero(len(indices), 0)
-        return Group(indices, indices, state, no_classes, Pairs.init(no_classes.log_sum))
+        return Group(indices, indices, state, no_classes, MarginMoments.zero(no_classes.log_sum))
 
     def _advance(self, group: Group, until: int) -> Group:
         """Run rounds until all images are decided or had `until` passes, and return the undecided ones."""
         until = min(until, self.rule.limit)
         while len(group) and group.scores.passes < until:
-            done, fill = group.scores.passes, FILL * self.passes.device_batch // len(group)
-            stop = min(done + self.rule.next_passes(done, fill), until)
-            group = self._run_round(group, range(done, stop))
+            done, fill = group.scores.passes, ROUND_BATCHES * self.runner.device_batch // len(group)
+            passes = self.rule.next_passes(done, fill)
+            if passes < 1:
+                raise InputError(f"next_passes of {self.rule!r} must return at least 1 below its limit, got {passes}.")
+            group = self._run_round(group, range(done, min(done + passes, until)))
         return group
 
     def _run_round(self, group: Group, numbers: range) -> Group:
         """Run the passes `numbers`, unless all images are decided before, and return the undecided images."""
         images = self.images[group.indices]
-        self._prepare(images, numbers.stop)
-        group = replace(group, rows=torch.arange(len(images)))
-        with closing(self.passes.log_probabilities(images, numbers)) as passes:
-            for log_probabilities, scores in sum_passes(passes, group.scores, batch_size=BATCH):
-                group = self._update(group, log_probabilities[:, group.rows], rows(scores, group.rows))
+        self._prepare_if_worth(images, numbers.stop)
+        group = replace(group, round_rows=torch.arange(len(images)))
+        with closing(self.runner.log_probabilities(images, numbers)) as passes:
+            for log_probabilities, scores in sum_passes(passes, group.scores, batch_size=PASSES_PER_UPDATE):
+                own = group.round_rows
+                group = self._update(group, log_probabilities[:, own], trees.rows(scores, own))
                 self._report_progress(group)
                 if not len(group):
                     break
         return group
 
-    def _prepare(self, images: Tensor, passes: int) -> None:
-        """Prepare the network again whenever the number of passes per image has doubled."""
-        if passes >= 2 * self.expected:
-            self.expected = passes
-            self.passes = self.passes.prepared(images, passes)
+    def _prepare_if_worth(self, images: Tensor, passes: int) -> None:
+        """Reconsider preparing the network when the passes have doubled: the job may have become large enough."""
+        if passes >= 2 * self.considered:
+            self.considered = passes
+            self.runner = self.runner.prepared(images, passes)
 
     def _update(self, group: Group, log_probabilities: Tensor, scores: Scores) -> Group:
         """Pass a batch of passes, (passes, n, K), to the rule and return the undecided images.
@@ -120,43 +125,44 @@ class PassScheduler:
             _warn_not_finite(group, finite)
             sound = finite.all(dim=0)
             group = self._retire(group, ~sound, "nan")
-            log_probabilities, scores = log_probabilities[:, sound], rows(scores, sound)
+            log_probabilities, scores = log_probabilities[:, sound], trees.rows(scores, sound)
         values = self.combination.values(log_probabilities)
         state = group.state.update(values, leaders=rank(scores.mean(self.combine))[:, 0])
         self.passes_done += len(values) * len(group)
-        return self._retire_decided(replace(group, scores=scores, pairs=group.pairs.add(values), state=state))
+        return self._retire_finished(replace(group, scores=scores, moments=group.moments.add(values), state=state))
 
     def _with_classes(self, group: Group, first_pass: Tensor) -> Group:
         """Return a group without passes whose sums have the K classes of its first pass, (n, K)."""
         images, classes = first_pass.shape
-        batch = self.passes.device_batch
-        self.group_size = max(batch, min(GROUP * batch, MEMORY // (8 * BATCH * classes)))
-        pairs = Pairs.init(self.combination.values(first_pass))
-        return replace(group, scores=Scores.zero(images, classes), pairs=pairs)
+        batch = self.runner.device_batch
+        self.group_size = max(batch, min(GROUP_BATCHES * batch, MAX_BYTES // (8 * PASSES_PER_UPDATE * classes)))
+        moments = MarginMoments.zero(self.combination.values(first_pass))
+        return replace(group, scores=Scores.zero(images, classes), moments=moments)
 
-    def _retire_decided(self, group: Group) -> Group:
-        """Retire the images that the rule has finished, and return the others."""
-        group = self._retire(group, group.state.decided, "certified")
-        group = self._retire(group, group.state.undecidable, "limit")
+    def _retire_finished(self, group: Group) -> Group:
+        """Retire the images that need no more passes, and return the others."""
+        group = self._retire(group, group.state.decided, self.rule.when_decided)
+        group = self._retire(group, group.state.undecidable, self.rule.at_limit)
         if group.scores.passes == self.rule.limit:
             group = self._retire(group, torch.ones(len(group), dtype=torch.bool), self.rule.at_limit)
         return group
 
     def _retire(self, group: Group, mask: Tensor, reason: str) -> Group:
-        """Decide the images of a mask, (n,), by their scores so far, and return the others."""
+        """Record the results of the images of a mask, (n,), by their scores so far, and return the others."""
         if not mask.any():
             return group
-        retired = rows(group, mask)
+        retired = trees.rows(group, mask)
         self.images_done += len(retired)
         self.passes_done += len(retired) * (self.rule.limit - retired.scores.passes)
         self.decisions.append(
-            Decision.from_scores(retired.scores, retired.pairs, retired.state.clipped, reason, self.combine)
+            Decision.from_scores(retired.scores, retired.moments, retired.state.clipped, reason, self.combine)
         )
         self.indices.append(retired.indices)
-        return rows(group, ~mask)
+        return trees.rows(group, ~mask)
 
     def _report_progress(self, group: Group) -> None:
-        if self.rule.next_passes(0, fill=1) == self.rule.limit:  # every image gets the same passes
+        all_at_once = self.rule.next_passes(0, fill=1) == self.rule.limit  # every image gets the same passes
+        if all_at_once:
             self.progress("deciding", self.passes_done, len(self.images) * self.rule.limit)
         else:
             note = f"{len(group):,} images after {group.scores.passes:,} passes" if len(group) else ""

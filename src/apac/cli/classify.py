@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -37,11 +37,8 @@ def classify(
 
     Images are resized, centered and inverted to match the training data, and the output lists the conversions.
     """
-    import torch
-
     from apac.classify.rules.base import Rule
     from apac.classify.rules.fixed import FixedPasses
-    from apac.data.image_file import read_image
     from apac.runs.run import load
     from apac.runs.storage import write_bytes
 
@@ -52,22 +49,11 @@ def classify(
     rule: Rule | None = None if passes is None else FixedPasses(passes)
     if (error, limit) != (None, None):
         rule = certified(error, limit)
-    loaded = load(run)
-    read, failed = [], False
-    for path in images:
-        try:
-            read.append((path, *read_image(path, loaded.image_shape)))
-        except InputError as unreadable:
-            print_error(str(unreadable))
-            failed = True
-    records: list[dict[str, Any]] = []
-    if read:
-        pixels = loaded.normalize(torch.stack([image for _, image, _ in read]))
-        with show_progress() as progress:
-            decision = loaded.classifier(rule, seed=seed).decide(pixels, progress=progress)
-        converted = [(path, notes) for path, _, notes in read]
-        records = decision_records(converted, decision, loaded.classes)
-        failed = failed or "nan" in decision.stopped
+    with show_progress() as progress:
+        classified = load(run).classify(images, rule, seed=seed, progress=progress)
+    for reason in classified.unreadable.values():
+        print_error(reason)
+    records = decision_records(classified)
     if as_json:
         print(json.dumps(records, indent=2))
     else:
@@ -75,5 +61,5 @@ def classify(
             print_record(record)
     if csv is not None:
         write_bytes(csv, records_to_csv(records).encode(errors="surrogateescape"))
-    if failed:
+    if classified.unreadable or "nan" in classified.decision.stopped:
         raise typer.Exit(2)

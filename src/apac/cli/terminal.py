@@ -9,14 +9,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apac.progress import Progress
 
 if TYPE_CHECKING:  # imports torch, which is slow
-    from apac.classify.decision import Decision
     from apac.reporting.tables import Table
+    from apac.runs.classified import ClassifiedImages
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -91,10 +90,9 @@ def print_table(table: Table) -> None:
     Console().print(rich_table)
 
 
-def decision_records(
-    images: Sequence[tuple[Path, Sequence[str]]], decision: Decision, classes: Sequence[str]
-) -> list[dict[str, Any]]:
-    """The decisions of image files as JSON values; `images` are paths with the notes on their conversion."""
+def decision_records(classified: ClassifiedImages) -> list[dict[str, Any]]:
+    """Return the decisions of image files as JSON values."""
+    decision, classes = classified.decision, classified.classes
     return [
         {
             "image": str(path),
@@ -110,7 +108,7 @@ def decision_records(
             "log_scores": dict(zip(classes, map(_number, decision.log_scores[i]), strict=True)),
             "notes": list(notes),
         }
-        for i, (path, notes) in enumerate(images)
+        for i, (path, notes) in enumerate(zip(classified.paths, classified.notes, strict=True))
     ]
 
 

@@ -19,15 +19,16 @@ from apac.errors import InputError
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 LIMIT = 50_000_000  # pixels
 MAX_SIDE = 1024  # pixels; a larger image adds nothing to a digit of 28 × 28
-DIGIT = (1, 28, 28)
 OTHER_MODES = ("1", "P", "PA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
 
 
-def read_image(path: str | os.PathLike[str], image_shape: tuple[int, int, int]) -> tuple[Tensor, tuple[str, ...]]:
+def read_image(
+    path: str | os.PathLike[str], image_shape: tuple[int, int, int], *, digit: bool = False
+) -> tuple[Tensor, tuple[str, ...]]:
     """Read an image as (C, H, W) uint8, with notes on how it was converted.
 
-    For the shape (1, 28, 28) the result has the format of MNIST: light ink on black, 20 pixels long, with its center of
-    mass in the middle. For any other shape it is the central crop of the picture, resized.
+    The result is the central crop of the picture, resized. With `digit=True` it has the format of MNIST instead, of
+    shape (1, 28, 28): light ink on black, 20 pixels long, with its center of mass in the middle.
     """
     channels, height, width = image_shape
     if channels not in (1, 3):
@@ -35,7 +36,7 @@ def read_image(path: str | os.PathLike[str], image_shape: tuple[int, int, int]) 
             f"image files have 1 or 3 channels, and this network takes {channels}; give it tensors instead."
         )
     picture, notes = _open(Path(path))
-    if image_shape == DIGIT:
+    if digit:
         gray, more = _gray(picture)
         pixels, last = as_mnist(gray, path=str(path), size=picture.size)
         return torch.from_numpy(pixels)[None], (*notes, *more, *last)

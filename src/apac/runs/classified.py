@@ -41,13 +41,15 @@ class ClassifiedImages:
         return tuple(self.classes[label] if label >= 0 else None for label in self.decision.labels.tolist())
 
 
-def read_images(paths: Sequence[str | os.PathLike[str]], image_shape: tuple[int, int, int]) -> ReadImages:
-    """Read image files as the pixels of a network's input (C, H, W)."""
+def read_images(
+    paths: Sequence[str | os.PathLike[str]], image_shape: tuple[int, int, int], *, digits: bool
+) -> ReadImages:
+    """Read image files as the pixels of a network's input (C, H, W); digits are converted to the format of MNIST."""
     read: list[tuple[Path, Tensor, tuple[str, ...]]] = []
     unreadable: dict[Path, str] = {}
     for path in map(Path, paths):
         try:
-            read.append((path, *read_image(path, image_shape)))
+            read.append((path, *read_image(path, image_shape, digit=digits)))
         except InputError as error:
             unreadable[path] = str(error)
     images = torch.stack([image for _, image, _ in read]) if read else torch.empty(0, *image_shape, dtype=torch.uint8)

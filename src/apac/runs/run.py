@@ -130,7 +130,7 @@ class Run:
                 "this run was trained on float images and cannot prepare image files; prepare them as the training "
                 "data were, and use run.classifier().decide(images)."
             )
-        read = read_images(paths, self.image_shape)
+        read = read_images(paths, self.image_shape, digits=self.data in ("mnist", "mnist-5k"))
         decision = self.classifier(rule, seed=seed, combine=combine).decide(
             self.normalize(read.images), progress=progress
         )

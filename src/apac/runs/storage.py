@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from apac.errors import StorageError
@@ -38,7 +38,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         # safetensors refuses tensors that share memory, as those of a layer that is used twice do.
         stored[name] = plain.clone() if plain.data_ptr() in pointers else plain
         pointers.add(plain.data_ptr())
-    write_atomically(path, lambda temporary: save_file(stored, temporary, metadata=dict(metadata)))
+    # Not save_file, which gives the file a mode that only its owner can read.
+    write_bytes(path, save(stored, metadata=dict(metadata)))
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

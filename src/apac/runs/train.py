@@ -18,7 +18,6 @@ from apac.data.normalize import Identity, Normalization, Scaling, Standardizing
 from apac.data.zca import fit as fit_whitening
 from apac.deform import presets
 from apac.deform.base import Deformation
-from apac.deform.per_class import PerClass
 from apac.errors import InputError
 from apac.models.import_path import build_by_path, find_builder, is_import_path
 from apac.progress import Progress, no_progress
@@ -88,8 +87,7 @@ def train(
     dataset = load_data(data, on_unreadable=config.on_unreadable, progress=progress)
     split = _split(dataset, config)
     classes, shape = dataset.classes, dataset.image_shape
-    if isinstance(deformation, PerClass) and deformation.classes != len(classes):
-        raise InputError(f"the data have {len(classes)} classes, but the PerClass has {deformation.classes}.")
+    deformation.validate_classes(len(classes))
     normalization = _fit_normalization(split.images, settings.data, progress)
     images, held_out = normalization.apply(split.images), normalization.apply(split.held_out_images)
     if module is None:

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
-BATCH = 16  # passes between two updates of a rule's state
+PASSES_PER_UPDATE = 16
 
 
 class RuleState(Protocol):
@@ -46,6 +46,7 @@ class Rule(Protocol):
     True
     """
 
+    when_decided: ClassVar[str]  # `Decision.stopped` of an image that the rule decides
     at_limit: ClassVar[str]  # `Decision.stopped` of an image that is undecided after `limit` passes
 
     @property
@@ -55,12 +56,14 @@ class Rule(Protocol):
     def next_passes(self, passes_done: int, fill: int) -> int:
         """Return the number of passes to schedule next for images after `passes_done` passes.
 
-        `fill` passes of each image would keep all cores busy.
+        `fill` passes of each image would keep all cores busy. The number is at least 1, and a multiple of
+        `PASSES_PER_UPDATE` unless it reaches `limit`: otherwise the updates of the state, and so the decision, would
+        depend on the other images.
         """
 
     def init(self, images: int, plain: Callable[[], Tensor], max_difference: float) -> RuleState:
         """Return the state of n images before their first pass.
 
-        `plain()` computes their plain log-probabilities, (n, K). Two classes never differ by more than `max_difference`
-        in one pass, which may be infinite.
+        `plain()` evaluates the network for their plain log-probabilities, (n, K); call it only if needed. Two classes
+        never differ by more than `max_difference` in one pass, which may be infinite.
         """

@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from apac.classify.rules.base import BATCH
+from apac.classify.rules.base import PASSES_PER_UPDATE
 from apac.classify.scores import rank
 from apac.validation import validate_integer, validate_positive, validate_probability
 
@@ -52,16 +52,17 @@ class Certified:
     error: float = 1e-4
     limit: int = 16_384
     clip: float = 30.0
+    when_decided: ClassVar[str] = "certified"
     at_limit: ClassVar[str] = "limit"
 
     def __post_init__(self) -> None:
         validate_probability(self, "error")
-        validate_integer(self, "limit", minimum=BATCH)
+        validate_integer(self, "limit", minimum=PASSES_PER_UPDATE)
         validate_positive(self, "clip")
 
     def next_passes(self, passes_done: int, fill: int) -> int:
         # At most as many as were done: the first batch of them may decide the image, and the rest is then wasted.
-        passes = max(BATCH, min(passes_done, fill) // BATCH * BATCH)
+        passes = max(PASSES_PER_UPDATE, min(passes_done, fill) // PASSES_PER_UPDATE * PASSES_PER_UPDATE)
         return min(passes, self.limit - passes_done)
 
     def init(self, images: int, plain: Callable[[], Tensor], max_difference: float) -> BettingState:

@@ -22,6 +22,7 @@ class FixedPasses:
     """
 
     passes: int
+    when_decided: ClassVar[str] = "fixed"
     at_limit: ClassVar[str] = "fixed"
 
     def __post_init__(self) -> None:
