@@ -61,6 +61,12 @@ def test_a_log_probability_of_minus_infinity_counts_as_a_probability_of_zero(ima
     assert decision.labels.tolist() == [0] * 9
 
 
+def test_log_probabilities_keep_their_order_below_the_smallest_probability_of_float32(images):
+    network = lambda x: torch.tensor([0.0, -300.0, -200.0]).expand(len(x), 3)  # noqa: E731
+    decision = apac.Classifier(network, apac.Compose(), RULE, outputs="log-probabilities").decide(images)
+    assert decision.log_scores[0].tolist() == [0.0, -300.0, -200.0]
+
+
 def test_probabilities_in_half_precision_are_accepted(images, weights):
     for dtype in (torch.float16, torch.bfloat16):
         network = lambda x, dtype=dtype: (x.flatten(1) @ weights).softmax(1).to(dtype)  # noqa: E731
