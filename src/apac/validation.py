@@ -45,11 +45,11 @@ def validate_probability(owner: Any, name: str) -> None:
 
 
 def validate_integer(owner: Any, name: str, *, minimum: float = -math.inf) -> None:
-    """Require a whole number of at least `minimum`."""
+    """Require an integer of at least `minimum`."""
     value = getattr(owner, name)
     if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < minimum:
         bounds = f" of at least {minimum:g}" if math.isfinite(minimum) else ""
-        raise InputError(f"the {name} of {_describe(owner)} must be a whole number{bounds}, got {value!r}.")
+        raise InputError(f"the {name} of {_describe(owner)} must be an integer{bounds}, got {value!r}.")
     object.__setattr__(owner, name, int(value))
 
 

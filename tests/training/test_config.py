@@ -55,10 +55,10 @@ def test_an_unreadable_file_does_not_make_it_another_training():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"epochs": 0}, "epochs of a TrainConfig must be a whole number of at least 1"),
-        ({"epochs": 1.5}, "epochs of a TrainConfig must be a whole number"),
-        ({"seed": None}, "seed of a TrainConfig must be a whole number"),
-        ({"batch_size": 0}, "batch_size of a TrainConfig must be a whole number of at least 1"),
+        ({"epochs": 0}, "epochs of a TrainConfig must be an integer of at least 1"),
+        ({"epochs": 1.5}, "epochs of a TrainConfig must be an integer"),
+        ({"seed": None}, "seed of a TrainConfig must be an integer"),
+        ({"batch_size": 0}, "batch_size of a TrainConfig must be an integer of at least 1"),
         ({"learning_rate": "0.1"}, "learning_rate of a TrainConfig must be a number above 0"),
         ({"learning_rate": -1.0}, "learning_rate of a TrainConfig must be a number above 0"),
         ({"momentum": 1.0}, "momentum of a TrainConfig must be a number of at least 0 and below 1"),

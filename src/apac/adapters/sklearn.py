@@ -235,7 +235,7 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _perceptron(self, shape: Shape, classes: int) -> nn.Module:
         hidden = self.hidden_layer_sizes
         if not isinstance(hidden, tuple | list) or not all(isinstance(size, Integral) and size > 0 for size in hidden):
-            raise InputError(f"hidden_layer_sizes must be positive whole numbers, such as (64,), got {hidden!r}.")
+            raise InputError(f"hidden_layer_sizes must be positive integers, such as (64,), got {hidden!r}.")
         sizes = [int(np.prod(shape)), *map(int, hidden)]
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in pairwise(sizes):

@@ -22,9 +22,9 @@ RunFolder = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="A folder from apac train, or mnist-cnn or cifar10-cnn.", show_default=False),
 ]
-Error = Annotated[float | None, typer.Option(help="Probability of a false certificate.", show_default="0.0001")]
+Error = Annotated[float | None, typer.Option(help="Probability of a false certification.", show_default="0.0001")]
 Limit = Annotated[
-    int | None, typer.Option(help="Passes after which an image without a certificate stops.", show_default="16384")
+    int | None, typer.Option(help="Maximum number of passes per image.", show_default="16384")
 ]
 
 
@@ -45,7 +45,7 @@ def numbers_of_passes(text: str) -> tuple[int, ...]:
     except InputError:
         raise
     except ValueError:
-        raise InputError(f"--passes takes whole numbers separated by commas, such as 1,4,16, got {text!r}.") from None
+        raise InputError(f"--passes takes integers separated by commas, such as 1,4,16, got {text!r}.") from None
 
 
 def import_modules(names: Sequence[str]) -> None:

@@ -44,9 +44,9 @@ class PerClass(Deformation):
         self, by_class: Mapping[int, Deformation], default: Deformation | None = None, *, classes: int
     ) -> None:
         if not (isinstance(classes, Integral) and classes >= 1):
-            raise InputError(f"the classes of a PerClass must be a whole number of at least 1, got {classes!r}.")
+            raise InputError(f"the classes of a PerClass must be an integer of at least 1, got {classes!r}.")
         if not all(isinstance(c, Integral) for c in by_class):
-            raise InputError(f"the classes of a PerClass must be whole numbers, got {list(by_class)}.")
+            raise InputError(f"the classes of a PerClass must be integers, got {list(by_class)}.")
         unknown = sorted(c for c in by_class if not 0 <= c < classes)
         if unknown:
             raise InputError(f"the classes of a PerClass must be between 0 and {classes - 1}, got {unknown[0]}.")
@@ -95,7 +95,7 @@ class PerClass(Deformation):
         if labels is None:
             raise InputError("PerClass deforms a sample according to its class; pass labels=...")
         if labels.is_floating_point() or labels.dtype == torch.bool:
-            raise InputError(f"labels must be whole numbers, got {labels.dtype}.")
+            raise InputError(f"labels must be integers, got {labels.dtype}.")
         if len(labels) != n:
             raise InputError(f"{n} parameters need {n} labels, got {len(labels)}.")
         if n and not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:

@@ -56,7 +56,7 @@ def certified(result: CertifiedEvaluation, plain: float) -> Table:
     ]
     if result.failed:
         rows.append(("not decided: NaN", _fraction(result.failed, result)))
-    title = f"{result.images:,} test images, with a probability of a false certificate of at most {result.rule.error:g}"
+    title = f"{result.images:,} test images, with a probability of a false certification of at most {result.rule.error:g}"
     return Table(title, ("", "certified rule"), tuple(rows))
 
 
@@ -90,7 +90,7 @@ def agreement(agreement: Agreement, result: CertifiedEvaluation) -> str:
     """Sentences that compare the certified decisions with those after a fixed number of passes."""
     lines = [
         f"{len(agreement.differ):,} of {agreement.certified:,} certified decisions and "
-        f"{len(agreement.differ_at_limit):,} of those without a certificate differ from the decisions after "
+        f"{len(agreement.differ_at_limit):,} of those not certified differ from the decisions after "
         f"{agreement.passes:,} passes, which have {percent(agreement.wrong)} error and took "
         f"{agreement.seconds:,.0f} s, {_times(agreement.seconds / max(result.seconds, 1e-3))} as long."
     ]
