@@ -25,7 +25,7 @@ class PerClassParameters:
 class PerClass(Deformation):
     """A deformation for each class: `by_class` for the classes that it names, `default` for the others.
 
-    Training deforms a sample by the deformation of its class. A decision scores class c with the passes of the
+    Training deforms each sample with the deformation of its class. A decision scores class c with the passes of the
     deformation of c: N_d different deformations with M passes each (paper, eq. 8). `Compose()` disables deformation for
     a class.
 
@@ -69,7 +69,7 @@ class PerClass(Deformation):
 
     @property
     def of_class(self) -> tuple[Deformation, ...]:
-        """The deformation of each class, by its number."""
+        """The deformation of each class, by class index."""
         named = dict(self.by_class)
         return tuple(named.get(c) or self.default for c in range(self.classes))  # type: ignore[misc]
 
@@ -112,7 +112,7 @@ class PerClass(Deformation):
         return self.sample(n, image_shape, generator=generator, labels=labels)
 
     def preprocess(self, images: Tensor) -> Tensor:
-        """The preprocessing of the first set: it is the same for all classes."""
+        """Preprocess as the first set does: preprocessing is the same for all classes."""
         return self.sets[0].preprocess(images)
 
     def apply(self, images: Tensor, parameters: PerClassParameters) -> Tensor:
