@@ -1,4 +1,4 @@
-"""Read an image file in the format that a network was trained on."""
+"""Read an image file as input for a network."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from apac.errors import InputError
 # An explicit list, because Pillow starts other programs for some formats.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 LIMIT = 50_000_000  # pixels
-MAX_SIDE = 1024  # pixels; a larger image adds nothing to a digit of 28 × 28
+MAX_SIDE = 1024  # pixels; a higher resolution does not help for a digit of 28 × 28
 DIGIT = (1, 28, 28)
 OTHER_MODES = ("1", "P", "PA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
 
 
 def read_image(path: str | os.PathLike[str], image_shape: tuple[int, int, int]) -> tuple[Tensor, tuple[str, ...]]:
-    """Read an image as (C, H, W) uint8, with notes on how it was converted.
+    """Read an image as (C, H, W) uint8, and return it with notes on the conversion.
 
-    For the shape (1, 28, 28) the result has the format of MNIST: light ink on black, 20 pixels long, with its center of
-    mass in the middle. For any other shape it is the central crop of the picture, resized.
+    For the shape (1, 28, 28) the result has the format of MNIST: light ink on black, 20 pixels on its longer side, with
+    the center of mass in the middle. For any other shape the picture is center-cropped and resized.
     """
     channels, height, width = image_shape
     if channels not in (1, 3):
@@ -44,13 +44,13 @@ def read_image(path: str | os.PathLike[str], image_shape: tuple[int, int, int]) 
 
 
 def _open(path: Path) -> tuple[Image.Image, list[str]]:
-    """The upright picture in mode L, LA, RGB, RGBA or, for 16-bit gray, F in [0, 255], with notes."""
+    """Return the upright picture in mode L, LA, RGB, RGBA, or F in [0, 255] for 16-bit gray, with notes."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the path of one image file.")
     try:
         if path.stat().st_size == 0:
             raise InputError(f"{path} is empty; give an image file, such as PNG or JPEG.")
-        # Pillow warns about large, damaged or unusual files; here such a file is either read or refused.
+        # Pillow warns about large, damaged or unusual files; here such a file is either read or rejected.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(path, formats=FORMATS) as file:
@@ -111,7 +111,7 @@ def _simple_mode(path: Path, picture: Image.Image, format: str | None) -> Image.
 
 
 def _gray(picture: Image.Image) -> tuple[NDArray[np.float32], list[str]]:
-    """Brightness in [0, 255], of at most 1024 pixels a side, with notes."""
+    """Return the brightness in [0, 255], at most 1024 pixels per side, with notes."""
     notes = []
     if max(picture.size) > MAX_SIDE:
         picture = picture.copy()
@@ -131,7 +131,7 @@ def _gray(picture: Image.Image) -> tuple[NDArray[np.float32], list[str]]:
 
 
 def _background_behind(gray: NDArray[np.uint8], alpha: NDArray[np.uint8]) -> int:
-    """The background gray value that makes the ink of a partly transparent drawing visible."""
+    """Return a background gray value on which the ink of a partly transparent drawing is visible."""
     visible = gray[alpha > 127]
     if visible.size == 0:
         return 255
@@ -149,7 +149,7 @@ def _composited(picture: Image.Image, background: int) -> Image.Image:
 
 
 def _fitted(picture: Image.Image, channels: int, size: tuple[int, int]) -> tuple[NDArray[np.uint8], list[str]]:
-    """The central crop of the picture, resized to (C, H, W), with notes."""
+    """Center-crop and resize the picture to (C, H, W), and return it with notes."""
     notes = []
     if picture.mode in ("LA", "RGBA"):
         if picture.getchannel("A").getextrema()[0] != 255:

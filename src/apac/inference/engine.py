@@ -56,7 +56,7 @@ def prepare(
     """
     if not isinstance(network, nn.Module) or not _is_supported(network) or network in _not_prepared:
         return network
-    if passes * _max_operations(network, images) < MIN_OPERATIONS:  # a cheap bound first: the exact count takes a second to import
+    if passes * _max_operations(network, images) < MIN_OPERATIONS:  # a bound that needs no slow import
         return network
     examples = images[:64].to("cpu", torch.float32).expand(max(2, min(len(images), 64)), -1, -1, -1).clone()
     if passes * operations(network, examples) < MIN_OPERATIONS * len(examples):

@@ -97,7 +97,7 @@ def set_own_torch_threads(count: int, default: int | None = None) -> None:
     with _setting:
         default = _default_torch_threads() if default is None else default
         torch.set_num_threads(count)
-        _keeper().submit(torch.set_num_threads, default).result()
+        _helper_thread().submit(torch.set_num_threads, default).result()
 
 
 def limit_to_one_torch_thread() -> None:
@@ -111,7 +111,7 @@ def _default_torch_threads() -> int:
 
 
 @lru_cache(maxsize=1)
-def _keeper() -> ThreadPoolExecutor:
+def _helper_thread() -> ThreadPoolExecutor:
     """Return the helper thread that restores torch's default number of threads, cached because starting one is slow."""
     return ThreadPoolExecutor(1, thread_name_prefix="apac-default")
 
@@ -128,7 +128,7 @@ def _after_fork() -> None:
     global _setting
     _setting = Lock()
     _executor.cache_clear()
-    _keeper.cache_clear()
+    _helper_thread.cache_clear()
 
 
 # A forked process inherits the executors without their threads, and the lock in an arbitrary state.

@@ -56,7 +56,7 @@ def certified(result: CertifiedEvaluation, plain: float) -> Table:
     ]
     if result.failed:
         rows.append(("not decided: NaN", _fraction(result.failed, result)))
-    title = f"{result.images:,} test images, with a probability of a false certification of at most {result.rule.error:g}"
+    title = f"{result.images:,} test images, probability of a false certification at most {result.rule.error:g}"
     return Table(title, ("", "certified rule"), tuple(rows))
 
 
