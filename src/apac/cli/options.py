@@ -23,9 +23,7 @@ RunFolder = Annotated[
     typer.Argument(metavar="RUN", help="A folder from apac train, or mnist-cnn or cifar10-cnn.", show_default=False),
 ]
 Error = Annotated[float | None, typer.Option(help="Probability of a false certification.", show_default="0.0001")]
-Limit = Annotated[
-    int | None, typer.Option(help="Maximum number of passes per image.", show_default="16384")
-]
+Limit = Annotated[int | None, typer.Option(help="Maximum number of passes per image.", show_default="16384")]
 
 
 def certified(error: float | None, limit: int | None) -> Certified:

@@ -122,7 +122,7 @@ def _resized(ink: Gray, box: tuple[int, int, int, int]) -> Gray:
 
 
 def _centered(digit: Gray) -> NDArray[np.uint8]:
-    """Return 28 × 28 pixels with the center of mass in the middle, to the nearest pixel that does not crop the digit."""
+    """Center the digit by mass in 28 × 28 pixels, as far as possible without cropping it."""
     canvas = np.zeros((SIDE, SIDE), np.uint8)
     corner = []
     for axis, length in enumerate(digit.shape):
