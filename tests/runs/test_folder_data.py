@@ -34,7 +34,7 @@ def test_a_run_needs_its_folder_for_evaluation_only_and_refuses_other_classes(tm
     assert (run.config.learning_rate, run.config.weight_decay) == (0.005, 5e-4)
     paint(root / "sea" / "1.png", (0, 0, 99))
     paint(root / "sea" / "2.png", (0, 0, 99))
-    with pytest.raises(apac.InputError, match="has other classes than the run was trained on: sea; train it again"):
+    with pytest.raises(apac.InputError, match="and the run have different classes: sea; train it again"):
         images_to_test(run)
     root.rename(tmp_path / "elsewhere")
     assert apac.load(tmp_path / "run").classes == run.classes

@@ -213,7 +213,7 @@ def truncate(name: str):
     return broken
 
 
-DAMAGED = "are damaged, or do not belong together"
+DAMAGED = "are damaged or do not match each other"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ DAMAGED = "are damaged, or do not belong together"
         (change(config={"color": 1}), "is damaged"),
         (change(normalization="log"), "no normalization 'log'"),
         (change(network="rnn"), "there is no network 'rnn'"),
-        (change(network=None), "trained from a module of your own; pass one of that architecture as network="),
+        (change(network=None), "trained from a module; pass a module of the same architecture as network="),
         (change(network="never_imported.module:build"), "import never_imported.module first, or pass network="),
         (change(network="os:system"), "is not called; pass network= instead"),
         (change(network="shutil:rmtree"), "is not called; pass network= instead"),

@@ -137,9 +137,9 @@ def test_the_papers_values_are_stored_where_none_are_given(small):
         ({"network": "own networks:f"}, "given as package.module:function"),
         ({"network": "own_networks:nothing"}, "must return a torch.nn.Module, it returned NoneType"),
         ({"network": linear(SHAPE, 4)}, r"must return logits \(N, 3\), one for each class, got \(2, 4\)"),
-        ({"network": linear((1, 5, 5), 3)}, r"cannot take images of shape \(N, 1, 6, 6\)"),
-        ({"network": "mnist-cnn"}, r"cannot take images of shape \(N, 1, 6, 6\)"),
-        ({"deformation": None}, "have no default deformation; give one, or Compose"),
+        ({"network": linear((1, 5, 5), 3)}, r"does not accept images of shape \(N, 1, 6, 6\)"),
+        ({"network": "mnist-cnn"}, r"does not accept images of shape \(N, 1, 6, 6\)"),
+        ({"deformation": None}, "there is no default deformation for this network and data; pass one, or Compose"),
         ({"deformation": "flip"}, "must be a Deformation, got 'flip'"),
         (
             {"deformation": apac.PerClass({0: apac.Compose()}, default=apac.Flip(), classes=4)},
@@ -233,7 +233,7 @@ def test_a_training_that_is_stopped_and_resumed_equals_the_uninterrupted_one(pai
 
 def test_without_a_folder_a_stopped_training_keeps_nothing(pair, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Interrupted, match="stopped in epoch 1 of 2; nothing is kept without out="):
+    with pytest.raises(Interrupted, match="stopped in epoch 1 of 2; without out= nothing is saved"):
         apac.train("own_networks:linear", pair, apac.Flip(), config=CONFIG, should_stop=StopAfter(2))
     apac.train("own_networks:linear", pair, apac.Flip(), config=CONFIG)
     assert not list(tmp_path.iterdir())

@@ -19,7 +19,7 @@ def batches(
 ) -> Generator[Batch, None, None]:
     """Yield make(step) for the steps start … stop − 1, in order.
 
-    With `prefetch`, another thread makes the next batch while the caller uses the current one; the batches are the
+    With `prefetch`, another thread prepares the next batch while the caller uses the current one; the batches are the
     same. The default is to prefetch if the machine has more cores than torch uses. If torch uses all cores, an
     additional thread slows torch's threads down: `apac bench` measures the cost.
     """
