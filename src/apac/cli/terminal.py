@@ -1,4 +1,4 @@
-"""Output of the commands: tables, decisions, and progress as a bar on a terminal or as plain lines otherwise."""
+"""Output of the commands: tables, decisions and progress (a bar on a terminal, otherwise plain lines)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def print_table(table: Table) -> None:
 def decision_records(
     images: Sequence[tuple[Path, Sequence[str]]], decision: Decision, classes: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The decisions of image files as JSON values; `images` are paths with the notes on their conversion."""
+    """Return the decisions as JSON values; `images` are file paths with notes on their conversion."""
     return [
         {
             "image": str(path),
@@ -115,7 +115,7 @@ def decision_records(
 
 
 def records_to_csv(records: Sequence[dict[str, Any]]) -> str:
-    """Decision records as CSV, one line per image."""
+    """Return decision records as CSV, one line per image."""
     columns = ("image", "label", "runner_up", "margin", "margin_error", "passes", "stopped")
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -129,7 +129,7 @@ def _name(classes: Sequence[str], number: Any) -> str | None:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, or None: JSON has neither NaN nor infinity."""
+    """Return a finite number, or None, because JSON has neither NaN nor infinity."""
     return float(value) if math.isfinite(value) else None
 
 
