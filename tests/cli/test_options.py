@@ -46,7 +46,7 @@ def raising(error: BaseException) -> Callable[[], None]:
         (apac.TrainingError("the loss is NaN."), 2, "apac: the loss is NaN.\n"),
         (apac.StorageError("the file is damaged."), 2, "apac: the file is damaged.\n"),
         (FileNotFoundError(2, "No such file or directory", "x.png"), 2, "apac: No such file or directory: x.png.\n"),
-        (KeyboardInterrupt(), 130, "apac: interrupted; no incomplete file is left.\n"),
+        (KeyboardInterrupt(), 130, "apac: interrupted; there are no incomplete files.\n"),
         (KeyboardInterrupt("stopped; continue with x."), 130, "apac: stopped; continue with x.\n"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
@@ -145,4 +145,4 @@ def test_ctrl_c_exits_with_130_and_one_sentence(tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == "apac: interrupted; no incomplete file is left.\n"
+    assert errors == "apac: interrupted; there are no incomplete files.\n"

@@ -135,9 +135,7 @@ class SeededTransform(Deformation):
             )
 
     def to_json(self) -> dict[str, Any]:
-        raise InputError(
-            f"{self.name} wraps another library's transform and cannot be stored; use a Classifier."
-        )
+        raise InputError(f"{self.name} wraps another library's transform and cannot be stored; use a Classifier.")
 
     def __repr__(self) -> str:
         return self.name

@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="""Augmented PAttern Classification: train on randomly deformed images, and decide by averaging over deformations.
+    help="""Augmented PAttern Classification: train on randomly deformed images, decide by averaging over deformations.
 
     Get started (a few minutes):  [bold]apac reproduce --out report[/bold]
 

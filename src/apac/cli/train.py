@@ -41,9 +41,7 @@ def train(
     plain: Annotated[bool, typer.Option("--plain", help="Train on the original data, without deformation.")] = False,
     epochs: Annotated[
         int | None,
-        typer.Option(
-            help="One epoch has as many virtual samples as images.", show_default="100"
-        ),
+        typer.Option(help="One epoch has as many virtual samples as images.", show_default="100"),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Virtual samples per step.", show_default="100")] = None,
     learning_rate: Annotated[
