@@ -56,9 +56,9 @@ def main(images: int = 300, epochs: int = 5) -> tuple[float, float]:
 
     plain = (classifier.plain(x).argmax(dim=1) != y).double().mean().item()
     error = (decision.labels != y).double().mean().item()
-    passes, uncertain = decision.passes.double().mean(), decision.stopped.count("limit")
+    mean, at_limit = decision.passes.double().mean(), decision.stopped.count("limit")
     print(
-        f"{images:,} digits: plain {plain:.2%}, APAC {error:.2%}; {passes:.1f} passes on average, {uncertain} at limit"
+        f"{images:,} digits: plain {plain:.2%}, APAC {error:.2%}; {mean:.1f} passes per image, {at_limit} not certified"
     )
     return plain, error
 

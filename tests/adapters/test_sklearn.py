@@ -52,7 +52,7 @@ def test_a_missing_scikit_learn_gives_the_install_command(monkeypatch):
         getattr(apac, "ApacClassifier")  # noqa: B009
 
 
-def test_it_works_in_pipelines_searches_and_cross_validation(blobs):
+def test_it_works_in_pipelines_grid_search_and_cross_validation(blobs):
     X, y = blobs
     pipeline = make_pipeline(StandardScaler(), quick())
     assert cross_val_score(pipeline, X, y, cv=3).mean() > 0.8

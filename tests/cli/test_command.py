@@ -69,7 +69,7 @@ def test_data_path_follows_the_environment(tmp_path, monkeypatch):
         (["data", "fetch", "svhn"], "no data set 'svhn'"),
     ],
 )
-def test_bad_arguments_are_refused_in_one_sentence_and_write_nothing(
+def test_bad_arguments_are_rejected_in_one_sentence_and_write_nothing(
     run, tmp_path, few, arguments, sentence, monkeypatch
 ):
     monkeypatch.setattr("apac.training.budget.MEASURED_SECONDS", 0.0)
@@ -90,7 +90,7 @@ def test_bad_arguments_are_refused_in_one_sentence_and_write_nothing(
         ([], ""),
     ],
 )
-def test_a_wrong_command_line_is_refused_in_one_sentence(arguments, sentence, monkeypatch, capsys):
+def test_a_wrong_command_line_is_rejected_in_one_sentence(arguments, sentence, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["apac", *arguments])
     with pytest.raises(SystemExit, match="2"):
         cli.main()

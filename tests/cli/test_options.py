@@ -83,7 +83,7 @@ def test_the_number_of_threads_is_set_for_the_process(tmp_path, monkeypatch):
     assert CliRunner().invoke(app, ["--threads", "0", "data", "path"]).exit_code == 2
 
 
-def test_a_root_option_after_the_command_is_refused_with_its_place():
+def test_a_root_option_after_the_command_is_rejected_with_a_hint():
     result = apac_command("data", "path", "--threads", "2")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "apac: no such option: --threads; --threads precedes the command, see apac --help.\n"
@@ -113,7 +113,7 @@ def test_a_module_that_cannot_be_imported_is_reported_in_one_sentence(text, reas
     assert result.stderr.count("\n") == 1
 
 
-def test_waiting_threads_do_not_spin_unless_the_user_chooses_so(monkeypatch):
+def test_waiting_threads_do_not_spin_by_default(monkeypatch):
     code = """if True:
         import os, sys
         from apac import cli

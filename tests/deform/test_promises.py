@@ -48,7 +48,7 @@ def test_apply_is_pure(u, random):
 
 
 @each_kind
-def test_parameters_depend_on_the_generator_alone(u):
+def test_parameters_depend_only_on_the_generator(u):
     torch.manual_seed(1)
     first = u.sample(5, (3, 8, 8), generator=generator(3, "test", 4))
     torch.manual_seed(2)
@@ -66,7 +66,7 @@ def test_parameters_depend_on_the_generator_alone(u):
     width=st.integers(1, 33),
     dtype=st.sampled_from([torch.float16, torch.float32, torch.float64]),
 )
-def test_any_size_channel_count_and_float_type_is_kept(u, n, channels, height, width, dtype):
+def test_size_channels_and_float_type_are_preserved(u, n, channels, height, width, dtype):
     shape = (channels, height, width)
     random = generator(n, "test", height * width)
     images = torch.rand(n, *shape, generator=random).to(dtype)
@@ -129,7 +129,7 @@ def test_color_parameters_for_other_channels_are_rejected(random):
         apac.Color().apply(torch.zeros(2, 1, 4, 4), parameters)
 
 
-def test_kinds_with_other_values_are_not_equal():
+def test_deformations_with_different_arguments_are_not_equal():
     assert len(set(KINDS)) == len(KINDS)
     assert apac.Homography(std=0.1) != apac.Homography(std=0.2)
 
