@@ -17,7 +17,7 @@ from seeds import report
 
 
 def as_images(X):
-    """64 numbers from 0 to 16 as images of 1 × 8 × 8 from 0 to 1."""
+    """Convert rows of 64 values in [0, 16] to images (1, 8, 8) in [0, 1]."""
     return X.reshape(-1, 1, 8, 8) / 16
 
 

@@ -1,4 +1,4 @@
-"""A deformation for each class: a "6" upside down is a "9", so these two rotate less than the others.
+"""Class-distinctive deformation: a "6" upside down is a "9", so these two classes rotate less than the others.
 
 python examples/own_classes.py
 """

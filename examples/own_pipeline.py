@@ -1,4 +1,4 @@
-"""A model that was trained with the augmentation of another library: plain and APAC error.
+"""A model trained with the augmentation of another library: plain and APAC error.
 
 pip install kornia; then python examples/own_pipeline.py
 """
@@ -22,7 +22,7 @@ PIPELINE = augmentation.AugmentationSequential(
 
 
 def trained(images: Tensor, labels: Tensor, epochs: int) -> nn.Module:
-    """Your model: any module that returns logits, trained in any way."""
+    """Train a model. Any module that returns logits will do."""
     torch.manual_seed(0)
     layers = (
         nn.Conv2d(1, 16, 5),
@@ -56,9 +56,9 @@ def main(images: int = 300, epochs: int = 5) -> tuple[float, float]:
 
     plain = (classifier.plain(x).argmax(dim=1) != y).double().mean().item()
     error = (decision.labels != y).double().mean().item()
-    passes, uncertain = decision.passes.double().mean(), decision.stopped.count("limit")
+    mean, at_limit = decision.passes.double().mean(), decision.stopped.count("limit")
     print(
-        f"{images:,} digits: plain {plain:.2%}, APAC {error:.2%}; {passes:.1f} passes on average, {uncertain} uncertain"
+        f"{images:,} digits: plain {plain:.2%}, APAC {error:.2%}; {mean:.1f} passes per image, {at_limit} not certified"
     )
     return plain, error
 

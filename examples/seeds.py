@@ -6,7 +6,7 @@ from statistics import mean, stdev
 
 
 def report(title: str, errors: dict[str, list[float]]) -> str:
-    """Mean, standard deviation and list of the errors of each rule, in percent."""
+    """Format the mean, standard deviation and list of the errors of each rule, in percent."""
     lines = [title]
     for rule, by_seed in errors.items():
         spread = f" ± {100 * stdev(by_seed):.2f}" if len(by_seed) > 1 else ""

@@ -15,7 +15,7 @@ from seeds import report
 
 
 def network(shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Three convolutions along time, and global average pooling."""
+    """Build three convolutions along time and global average pooling."""
     channels = shape[0]
     layers: list[nn.Module] = []
     for inputs, outputs in ((channels, 16), (16, 32), (32, 32)):

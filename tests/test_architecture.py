@@ -64,7 +64,7 @@ def test_at_most_eight_modules_are_at_the_top():
     assert len(list(SOURCE.glob("*.py"))) <= 8
 
 
-def test_option_names_are_in_the_command_line_alone():
+def test_option_names_appear_only_in_the_command_line():
     users = {
         str(path.relative_to(SOURCE))
         for path in MODULES
@@ -80,7 +80,7 @@ def test_only_one_module_imports_matplotlib():
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_no_file_passes_300_lines(path):
+def test_no_file_exceeds_300_lines(path):
     assert len(path.read_text().splitlines()) <= 300
 
 
@@ -149,7 +149,7 @@ def test_importing_the_package_or_the_command_loads_nothing_slow():
     assert run_python(code) == "set()"
 
 
-def test_only_randomness_makes_generators():
+def test_only_randomness_creates_generators():
     def makes_one(node: ast.AST) -> bool:
         return isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".Generator", "manual_seed"))
 
@@ -221,7 +221,7 @@ print(len(decision.labels), sorted(n for n, m in sys.modules.items() if m and n.
 
 
 @pytest.mark.parametrize("code", [DECIDE, TRAIN], ids=["decide", "train and decide"])
-def test_a_network_is_trained_and_decides_with_the_core_dependencies_alone(code):
+def test_training_and_decisions_need_only_the_core_dependencies(code):
     blocked = modules_beyond_the_core()
     assert {"matplotlib", "sklearn", "scipy", "onnxruntime", "pooch"} <= set(blocked)
     assert run_python(BLOCK + code, json.dumps(blocked)) == "3 []"

@@ -1,4 +1,4 @@
-"""The errors that the package raises on purpose. Every other exception is a defect of the package."""
+"""The exceptions that the package raises. Any other exception is a bug."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ApacError(Exception):
-    """Base class of the errors below. The message says what is wrong, what is expected and what to do.
+    """Base class of the exceptions of this package. The message states the problem and how to fix it.
 
     >>> import apac
     >>> issubclass(apac.InputError, apac.ApacError)
@@ -16,7 +16,7 @@ class ApacError(Exception):
 
 
 class InputError(ApacError, ValueError):
-    """An argument, a file or a data set that the caller can correct.
+    """Invalid argument, file or data set.
 
     >>> import apac
     >>> try:
@@ -28,7 +28,7 @@ class InputError(ApacError, ValueError):
 
 
 class TrainingError(ApacError, RuntimeError):
-    """Training that cannot continue, for example because the loss is NaN.
+    """Training cannot continue, for example because the loss is NaN.
 
     >>> import apac
     >>> issubclass(apac.TrainingError, RuntimeError)
@@ -37,7 +37,7 @@ class TrainingError(ApacError, RuntimeError):
 
 
 class StorageError(ApacError, OSError):
-    """A file or folder that cannot be read or written.
+    """A file or folder cannot be read or written.
 
     >>> import apac
     >>> str(apac.StorageError("the disk is full."))
@@ -46,11 +46,11 @@ class StorageError(ApacError, OSError):
 
 
 class Interrupted(ApacError):
-    """A computation that was asked to stop before its end. What is done so far is kept."""
+    """The computation was stopped on request. Completed work is saved."""
 
 
 def missing(package: str, extra: str) -> InputError:
-    """The error for an optional package that is not installed."""
+    """Return the error for an optional package that is not installed."""
     return InputError(f"{package} is not installed; run: pip install 'augmented-pattern-classification[{extra}]'")
 
 
@@ -58,7 +58,7 @@ def require(module: str, *, extra: str) -> Any:
     """Import a module of an optional package.
 
     Raises:
-        InputError: if it is not installed; the message has the install command of the extra that brings it.
+        InputError: if it is not installed; the message contains the command that installs the extra.
     """
     try:
         return import_module(module)

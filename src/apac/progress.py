@@ -12,4 +12,4 @@ class Progress(Protocol):
 
 
 def no_progress(task: str, done: int, total: int, note: str = "") -> None:
-    """Report nothing: the default."""
+    """Ignore progress (the default)."""

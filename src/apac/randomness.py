@@ -1,4 +1,4 @@
-"""Seed and counter to independent random generators; the only module that creates or seeds one."""
+"""Independent random generators from a seed and a counter. No other module creates or seeds generators."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _global_generators_lock = threading.RLock()
 
 
 def generator(seed: int, stream: str, counter: int) -> torch.Generator:
-    """A generator that depends on (seed, stream, counter) alone.
+    """Return a generator that depends only on (seed, stream, counter).
 
-    The random numbers of pass m or training step t are addressed by name, so they do not depend on what was drawn
-    before. Generators live on the CPU: a result does not change with the device that applies it.
+    The random numbers of pass m or training step t are addressed by name, so they do not depend on earlier draws.
+    Generators are on the CPU, so that results do not depend on the device.
 
     >>> import torch
     >>> first, again = (torch.rand(2, generator=generator(0, "pass", 7)) for _ in range(2))
@@ -35,8 +35,8 @@ def generator(seed: int, stream: str, counter: int) -> torch.Generator:
     if not 0 <= counter <= _MASK_32_BITS:
         raise InputError(f"the counter of a random stream must be between 0 and {_MASK_32_BITS}, got {counter}.")
     offset, mask = _stream_constants(seed, stream)
-    # torch's CPU generator uses 32 bits of a seed, too few for a hash: among 16,384 hashed seeds two are equal in 3 %
-    # of all runs. A bijection of the counter never repeats within a stream.
+    # torch's CPU generator uses 32 bits of a seed, too few for a hash: 16,384 hashed seeds collide in 3 % of all
+    # runs. A bijection of the counter never repeats within a stream.
     return torch.Generator().manual_seed(scramble((counter + offset) & _MASK_32_BITS) ^ mask)
 
 
@@ -47,7 +47,7 @@ def _stream_constants(seed: int, stream: str) -> tuple[int, int]:
 
 
 def scramble(x: Bits) -> Bits:
-    """A bijection of 32-bit integers that decorrelates neighbors (Wellons' lowbias32). A tensor holds them as int64."""
+    """Apply a bijection of 32-bit integers that decorrelates neighbors (Wellons' lowbias32). Tensors are int64."""
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK_32_BITS
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _MASK_32_BITS
     return x ^ (x >> 16)
@@ -57,7 +57,7 @@ def scramble(x: Bits) -> Bits:
 def seeding() -> Iterator[Callable[[int], None]]:
     """Yield a function that seeds the global generators of torch, numpy and Python, for code that draws from them.
 
-    The generators are restored on exit. A lock admits one thread at a time.
+    The generators are restored on exit. Only one thread at a time can be inside the context.
     """
 
     def seed_all(seed: int) -> None:
@@ -77,9 +77,9 @@ def seeding() -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def seeded_torch(seed: int, stream: str, counter: int) -> Iterator[None]:
-    """Seed torch's global CPU generator by (seed, stream, counter), and restore it at the end.
+    """Seed torch's global CPU generator with (seed, stream, counter), and restore it on exit.
 
-    For code that is called very often: `seeding` takes ten times as long, because it covers more generators.
+    Use it in hot loops: `seeding` covers more generators and takes ten times as long.
     """
     with _global_generators_lock:
         before = torch.get_rng_state()

@@ -19,29 +19,29 @@ Tree = TypeVar("Tree")
 
 
 def size(tree: Any) -> int:
-    """The number of rows n. A tree without tensors, such as the parameters of the identity, counts as 1 row."""
+    """Return the number of rows n. A tree without tensors, such as the parameters of the identity, has 1 row."""
     leaf = _first_tensor(tree)
     return 1 if leaf is None else len(leaf)
 
 
 def rows(tree: Tree, index: Tensor | slice) -> Tree:
-    """The rows that `index` selects."""
+    """Return the rows that `index` selects."""
     return _map(lambda leaf: leaf[index], tree)
 
 
 def concatenate(trees: Sequence[Tree]) -> Tree:
-    """Concatenate trees of the same structure along the leading dimension. Numbers are taken from the first tree."""
+    """Concatenate trees of the same structure along the leading dimension. Numbers come from the first tree."""
     return _map(lambda *leaves: torch.cat(leaves), *trees)
 
 
 def to_device(tree: Tree, device: torch.device) -> Tree:
-    """The same tree on another device."""
+    """Move the tensors of a tree to a device."""
     leaf = _first_tensor(tree)
     return tree if leaf is None or leaf.device == device else _map(lambda leaf: leaf.to(device), tree)
 
 
 def requires_grad(tree: Any) -> bool:
-    """Whether any tensor of the tree requires gradients."""
+    """Return whether any tensor of the tree requires gradients."""
     leaves: list[Tensor] = []
     _map(lambda leaf: leaves.append(leaf) or leaf, tree)  # type: ignore[func-returns-value]
     return any(leaf.requires_grad for leaf in leaves)

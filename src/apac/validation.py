@@ -1,7 +1,7 @@
-"""Checks of constructor arguments.
+"""Validation of constructor arguments.
 
-Each function checks one field of a frozen dataclass and replaces it by a plain Python number, which prints, compares
-and serializes the same whatever type it was given as.
+Each function checks one field of a frozen dataclass and converts it to a Python number, so that equal values print,
+compare and serialize identically whatever their original type.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def validate_positive(owner: Any, name: str) -> None:
 
 
 def validate_probability(owner: Any, name: str) -> None:
-    """Require a number between 0 and 1, both excluded."""
+    """Require a number strictly between 0 and 1."""
     value = getattr(owner, name)
     number = _to_float(value)
     if not 0 < number < 1:
@@ -45,11 +45,11 @@ def validate_probability(owner: Any, name: str) -> None:
 
 
 def validate_integer(owner: Any, name: str, *, minimum: float = -math.inf) -> None:
-    """Require a whole number of at least `minimum`."""
+    """Require an integer of at least `minimum`."""
     value = getattr(owner, name)
     if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < minimum:
         bounds = f" of at least {minimum:g}" if math.isfinite(minimum) else ""
-        raise InputError(f"the {name} of {_describe(owner)} must be a whole number{bounds}, got {value!r}.")
+        raise InputError(f"the {name} of {_describe(owner)} must be an integer{bounds}, got {value!r}.")
     object.__setattr__(owner, name, int(value))
 
 
@@ -77,7 +77,7 @@ def validate_padding(owner: Any) -> None:
 
 
 def _to_float(value: Any) -> float:
-    """The value as a float, or NaN, which fails every comparison, if it is not a number."""
+    """Return the value as a float, or NaN, which fails every comparison, if it is not a number."""
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
 
 

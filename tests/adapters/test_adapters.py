@@ -83,7 +83,7 @@ def test_apply_is_pure_and_all_randomness_is_in_the_parameters(u, images, random
         u.sample(N, SHAPE)
 
 
-def test_every_image_has_parameters_of_its_own_and_does_not_depend_on_its_neighbors(u, images, random):
+def test_every_image_has_independent_parameters_and_does_not_depend_on_its_neighbors(u, images, random):
     parameters = u.sample(N, SHAPE, generator=random)
     same = images[:1].expand(N, -1, -1, -1)
     virtual = u.apply(same, parameters)

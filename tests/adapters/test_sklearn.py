@@ -52,7 +52,7 @@ def test_a_missing_scikit_learn_gives_the_install_command(monkeypatch):
         getattr(apac, "ApacClassifier")  # noqa: B009
 
 
-def test_it_works_in_pipelines_searches_and_cross_validation(blobs):
+def test_it_works_in_pipelines_grid_search_and_cross_validation(blobs):
     X, y = blobs
     pipeline = make_pipeline(StandardScaler(), quick())
     assert cross_val_score(pipeline, X, y, cv=3).mean() > 0.8
@@ -143,15 +143,15 @@ def test_class_distinctive_deformation_follows_the_order_of_the_classes(blobs):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"epochs": 0}, "epochs of an ApacClassifier must be a whole number of at least 1"),
+        ({"epochs": 0}, "epochs of an ApacClassifier must be an integer of at least 1"),
         ({"learning_rate": -1.0}, "learning_rate of an ApacClassifier must be a number above 0"),
-        ({"batch_size": 0}, "batch_size of an ApacClassifier must be a whole number of at least 1"),
+        ({"batch_size": 0}, "batch_size of an ApacClassifier must be an integer of at least 1"),
         ({"weight_decay": -1}, "weight_decay of an ApacClassifier must be a number of at least 0"),
         ({"deformation": "jitter"}, "the deformation must be a Deformation"),
         ({"combine": "mean"}, "combine must be one of 'product', 'sum'"),
         ({"rule": 8}, "rule must be a Rule such as"),
-        ({"hidden_layer_sizes": 64}, "hidden_layer_sizes must be positive whole numbers"),
-        ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes must be positive whole numbers"),
+        ({"hidden_layer_sizes": 64}, "hidden_layer_sizes must be positive integers"),
+        ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes must be positive integers"),
         ({"network": nn.Linear(4, 3)}, "must be a function that builds a module"),
         ({"network": lambda shape, classes: nn.Flatten()}, "must return a torch module with parameters"),
         (

@@ -59,7 +59,7 @@ def test_the_command_prints_a_table_and_writes_the_machine_and_the_results(small
     assert {entry["unit"] for entry in payload["entries"]} == {"images/s"}
 
 
-def test_unknown_benchmarks_are_refused():
+def test_unknown_benchmarks_are_rejected():
     with pytest.raises(InputError, match="there is no benchmark 'speed'; choose among deform, decide"):
         result.bench(["speed"])
     with pytest.raises(InputError, match="at least 1, got 0"):

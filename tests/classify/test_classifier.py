@@ -278,7 +278,7 @@ def test_no_images_give_an_empty_decision(network):
         ),
     ],
 )
-def test_a_wrong_argument_is_refused_in_one_sentence(make, sentence):
+def test_a_wrong_argument_is_rejected_in_one_sentence(make, sentence):
     with pytest.raises(apac.InputError, match=sentence):
         make()
 
@@ -301,14 +301,14 @@ def images_with_pixel(value: float) -> Tensor:
         ([[0.0]], "got list"),
     ],
 )
-def test_wrong_images_are_refused_in_one_sentence(network, images, sentence):
+def test_wrong_images_are_rejected_in_one_sentence(network, images, sentence):
     classifier = apac.Classifier(network, U, apac.FixedPasses(1), image_shape=(1, 28, 28), device_batch=4)
     for call in (classifier.decide, classifier.plain, lambda images: classifier.score(images, 0, 1)):
         with pytest.raises(apac.InputError, match=sentence):
             call(images)
 
 
-def test_scores_of_a_network_that_returns_nan_are_refused():
+def test_scores_of_a_network_that_returns_nan_are_rejected():
     classifier = apac.Classifier(lambda images: torch.full((len(images), 2), torch.nan), apac.Compose())
     with pytest.raises(apac.InputError, match="returned NaN or an infinite logit for image 0 in pass 5"):
         classifier.score(torch.zeros(2, 1, 2, 2), 5, 7)
@@ -316,7 +316,7 @@ def test_scores_of_a_network_that_returns_nan_are_refused():
         classifier.plain(torch.zeros(2, 1, 2, 2))
 
 
-def test_per_class_for_another_number_of_classes_is_refused(network, images):
+def test_per_class_for_another_number_of_classes_is_rejected(network, images):
     u = apac.PerClass({0: U}, default=apac.Compose(), classes=3)
     with pytest.raises(apac.InputError, match="PerClass has 3 classes, but the network or the data has 10"):
         apac.Classifier(network, u, apac.FixedPasses(1)).decide(images)

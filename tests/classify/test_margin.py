@@ -25,7 +25,7 @@ def test_the_error_is_that_of_paired_differences(classes, random):
     np.testing.assert_allclose(pairs.error(one, other), difference.std(0, ddof=1) / np.sqrt(48), rtol=1e-9)
 
 
-def test_digits_are_kept_where_values_are_large_and_hardly_vary(random):
+def test_large_values_with_small_variance_keep_their_precision(random):
     noise = 1e-6 * torch.randn(200, 1, 2, generator=random, dtype=torch.float64)
     passes = torch.tensor([-300.0, -1.0], dtype=torch.float64) + noise
     pairs = MarginMoments.zero(passes[0]).add(passes)

@@ -45,7 +45,7 @@ def test_a_probability_of_zero_counts_as_the_smallest_normal_float32(images):
 
 
 @pytest.mark.parametrize("outputs", ["probabilities", "log-probabilities"])
-def test_outputs_that_are_not_probabilities_are_refused(outputs, images, weights):
+def test_outputs_that_are_not_probabilities_are_rejected(outputs, images, weights):
     classifier = apac.Classifier(lambda x: x.flatten(1) @ weights, apac.Compose(), RULE, outputs=outputs)
     with pytest.raises(apac.InputError, match=rf"the network does not return {outputs}: .*outputs=\"logits\""):
         classifier.decide(images)
@@ -73,7 +73,7 @@ def test_probabilities_in_half_precision_are_accepted(images, weights):
         assert len(apac.Classifier(network, apac.Flip(), RULE, outputs="probabilities").decide(images).labels) == 9
 
 
-def test_a_deformation_that_changes_the_number_of_images_or_their_type_is_refused(images, weights):
+def test_a_deformation_that_changes_the_number_of_images_or_their_type_is_rejected(images, weights):
     class Wrong(apac.Deformation):
         def __init__(self, change):
             self.change = change
@@ -165,12 +165,12 @@ def test_a_network_that_works_in_place_changes_no_other_result(u, count, images,
         (lambda x: x.flatten(1)[:, : 2 + len(x)], "the same number of classes for all images"),
     ],
 )
-def test_outputs_of_a_wrong_shape_or_type_are_refused_in_one_sentence(network, sentence, images):
+def test_outputs_of_a_wrong_shape_or_type_are_rejected_in_one_sentence(network, sentence, images):
     with pytest.raises(apac.InputError, match=sentence):
         apac.Classifier(network, apac.Flip(), RULE, device_batch=2).decide(images)
 
 
-def test_a_number_of_classes_that_changes_between_passes_is_refused(images):
+def test_a_number_of_classes_that_changes_between_passes_is_rejected(images):
     calls = iter(range(2, 100))
     with pytest.raises(apac.InputError, match="the same number of classes for all images"):
         apac.Classifier(lambda x: x.flatten(1)[:, : next(calls)], apac.Flip(), RULE, device_batch=9).decide(images)

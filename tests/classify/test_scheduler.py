@@ -205,7 +205,7 @@ class StableLeader:
         return StableState(zeros - 1, zeros.bool(), zeros)
 
 
-def test_a_rule_of_your_own_decides_when_to_stop():
+def test_a_user_defined_rule_decides_when_to_stop():
     rule = StableLeader()
     assert isinstance(rule, apac.Rule)
     network = network_from_table([[0.0, 1.0], [1.0, 0.0]])

@@ -16,7 +16,7 @@ from PIL import Image
 from commands import call, refusal, succeed
 
 
-def test_classify_continues_until_it_is_certain_by_default(run, digit):
+def test_classify_continues_until_the_decision_is_certified_by_default(run, digit):
     path, label = digit
     result = succeed("classify", run, path)
     assert re.search(rf": {label}  \(certified after \d+ passes; ahead of \d by \d+\.\d{{3}} ± ", result.stdout)
@@ -29,7 +29,7 @@ def test_classify_continues_until_it_is_certain_by_default(run, digit):
     assert re.search(rf": {label}  \(after 7 passes; ahead of ", call("classify", run, path, "--passes", 7).stdout)
 
 
-def test_classify_prints_that_it_is_not_certain(run, tmp_path):
+def test_classify_prints_that_a_decision_is_not_certified(run, tmp_path):
     cross = np.full((60, 60), 255, dtype=np.uint8)  # no digit at all
     cross[27:33, 10:50] = cross[10:50, 27:33] = 0
     Image.fromarray(cross).save(tmp_path / "cross.png")
@@ -133,5 +133,5 @@ def text(path: Path) -> Path:
         (lambda folder: picture(folder / "float.tiff", "F", (40, 40)), "pixel mode 'F'"),
     ],
 )
-def test_an_unreadable_image_is_refused_in_one_sentence(run, tmp_path, make, sentence):
+def test_an_unreadable_image_is_rejected_in_one_sentence(run, tmp_path, make, sentence):
     assert sentence in refusal("classify", run, make(tmp_path), "--passes", 1)

@@ -34,7 +34,7 @@ def test_data_path_follows_the_environment(tmp_path, monkeypatch):
     [
         (["train", "--data", "svhn", "--out", "OUT"], "there is no data set 'svhn'"),
         (["train", "--network", "rnn", "--out", "OUT"], "there is no network 'rnn'"),
-        (["train", "--epochs", 0, "--out", "OUT"], "epochs of a TrainConfig must be a whole number of at least 1"),
+        (["train", "--epochs", 0, "--out", "OUT"], "epochs of a TrainConfig must be an integer of at least 1"),
         (["train", "--validation-fraction", 0.9999, "--out", "OUT"], "leaves none to train on"),
         (["train", "--out", "RUN", "--resume", "--overwrite"], "not both"),
         (["reproduce", "--out", "OUT", "--resume", "--overwrite"], "not both"),
@@ -42,12 +42,12 @@ def test_data_path_follows_the_environment(tmp_path, monkeypatch):
         (["train", "--out", "RUN", "--resume", "--epochs", 9], "holds a run with other settings"),
         (["train", "--out", "OUT", "--resume"], "holds no run"),
         (["evaluate", "OUT"], "holds no run"),
-        (["evaluate", "RUN", "--passes", "0,4"], "must be a whole number of at least 1, got 0"),
-        (["evaluate", "RUN", "--passes", "four"], "whole numbers separated by commas"),
+        (["evaluate", "RUN", "--passes", "0,4"], "must be an integer of at least 1, got 0"),
+        (["evaluate", "RUN", "--passes", "four"], "integers separated by commas"),
         (["evaluate", "RUN", "--rule", "often"], "--rule must be fixed or certified, got 'often'"),
         (["evaluate", "RUN", "--rule", "certified", "--error", 2], "must be a number above 0 and below 1, got 2"),
-        (["evaluate", "RUN", "--rule", "certified", "--limit", 4], "must be a whole number of at least 16, got 4"),
-        (["evaluate", "RUN", "--rule", "certified", "--against", 0], "must be a whole number of at least 1, got 0"),
+        (["evaluate", "RUN", "--rule", "certified", "--limit", 4], "must be an integer of at least 16, got 4"),
+        (["evaluate", "RUN", "--rule", "certified", "--against", 0], "must be an integer of at least 1, got 0"),
         (["evaluate", "RUN", "--rule", "certified", "--passes", 4], "--passes requires --rule fixed"),
         (["evaluate", "RUN", "--error", 0.1], "--error requires --rule certified"),
         (["evaluate", "RUN", "--limit", 64], "--limit requires --rule certified"),
@@ -57,19 +57,19 @@ def test_data_path_follows_the_environment(tmp_path, monkeypatch):
         (["classify", "RUN", "x.png", "--passes", 7, "--error", 0.1], "--passes fixes the number of passes"),
         (["classify", "RUN", "x.png", "--passes", 7, "--limit", 64], "choose one"),
         (["classify", "RUN", "x.png", "--error", 0], "must be a number above 0 and below 1, got 0"),
-        (["classify", "RUN", "x.png", "--limit", 4], "must be a whole number of at least 16, got 4"),
-        (["classify", "RUN", "x.png", "--passes", 0], "must be a whole number of at least 1, got 0"),
+        (["classify", "RUN", "x.png", "--limit", 4], "must be an integer of at least 16, got 4"),
+        (["classify", "RUN", "x.png", "--passes", 0], "must be an integer of at least 1, got 0"),
         (["reproduce", "imagenet", "--out", "OUT"], "there is no recipe 'imagenet'; choose one of mnist-5k-cnn"),
         (["reproduce", "--schedule", "fast", "--out", "OUT"], 'the schedule of a recipe is "short" or "paper"'),
         (["reproduce", "--hours", 0, "--out", "OUT"], "--hours takes a number above 0"),
         (["reproduce", "--hours", "inf", "--out", "OUT"], "--hours takes a number above 0"),
         (["reproduce", "--hours", "nan", "--out", "OUT"], "--hours takes a number above 0"),
         (["reproduce", "--hours", 1e-9, "--out", "OUT"], "allow more hours"),
-        (["reproduce", "--passes", "1,x", "--out", "OUT"], "whole numbers separated by commas"),
+        (["reproduce", "--passes", "1,x", "--out", "OUT"], "integers separated by commas"),
         (["data", "fetch", "svhn"], "no data set 'svhn'"),
     ],
 )
-def test_bad_arguments_are_refused_in_one_sentence_and_write_nothing(
+def test_bad_arguments_are_rejected_in_one_sentence_and_write_nothing(
     run, tmp_path, few, arguments, sentence, monkeypatch
 ):
     monkeypatch.setattr("apac.training.budget.MEASURED_SECONDS", 0.0)
@@ -90,7 +90,7 @@ def test_bad_arguments_are_refused_in_one_sentence_and_write_nothing(
         ([], ""),
     ],
 )
-def test_a_wrong_command_line_is_refused_in_one_sentence(arguments, sentence, monkeypatch, capsys):
+def test_a_wrong_command_line_is_rejected_in_one_sentence(arguments, sentence, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["apac", *arguments])
     with pytest.raises(SystemExit, match="2"):
         cli.main()

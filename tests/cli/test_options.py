@@ -46,7 +46,7 @@ def raising(error: BaseException) -> Callable[[], None]:
         (apac.TrainingError("the loss is NaN."), 2, "apac: the loss is NaN.\n"),
         (apac.StorageError("the file is damaged."), 2, "apac: the file is damaged.\n"),
         (FileNotFoundError(2, "No such file or directory", "x.png"), 2, "apac: No such file or directory: x.png.\n"),
-        (KeyboardInterrupt(), 130, "apac: interrupted; no incomplete file is left.\n"),
+        (KeyboardInterrupt(), 130, "apac: interrupted; there are no incomplete files.\n"),
         (KeyboardInterrupt("stopped; continue with x."), 130, "apac: stopped; continue with x.\n"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
@@ -83,7 +83,7 @@ def test_the_number_of_threads_is_set_for_the_process(tmp_path, monkeypatch):
     assert CliRunner().invoke(app, ["--threads", "0", "data", "path"]).exit_code == 2
 
 
-def test_a_root_option_after_the_command_is_refused_with_its_place():
+def test_a_root_option_after_the_command_is_rejected_with_a_hint():
     result = apac_command("data", "path", "--threads", "2")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "apac: no such option: --threads; --threads precedes the command, see apac --help.\n"
@@ -113,7 +113,7 @@ def test_a_module_that_cannot_be_imported_is_reported_in_one_sentence(text, reas
     assert result.stderr.count("\n") == 1
 
 
-def test_waiting_threads_do_not_spin_unless_the_user_chooses_so(monkeypatch):
+def test_waiting_threads_do_not_spin_by_default(monkeypatch):
     code = """if True:
         import os, sys
         from apac import cli
@@ -145,4 +145,4 @@ def test_ctrl_c_exits_with_130_and_one_sentence(tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == "apac: interrupted; no incomplete file is left.\n"
+    assert errors == "apac: interrupted; there are no incomplete files.\n"

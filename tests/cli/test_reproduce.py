@@ -60,7 +60,7 @@ def test_reproduce_writes_a_self_contained_report(tmp_path, monkeypatch, few):
     assert page.count("data:image/png") == len(list(out.glob("*.png")))
 
 
-def test_a_report_is_refused_resumed_or_overwritten(tmp_path, few, tiny, no_figures):
+def test_a_report_is_rejected_resumed_or_overwritten(tmp_path, few, tiny, no_figures):
     out = tmp_path / "report"
     succeed("reproduce", "mnist-cnn", "--out", out)
     payload = json.loads((out / "results.json").read_text())
@@ -159,7 +159,7 @@ def test_reports_of_two_recipes_are_not_mixed(tmp_path, few, tiny, no_figures):
     assert not (out / "certified.png").exists()
 
 
-def test_nothing_is_lost_when_the_hours_do_not_suffice(tmp_path, few, tiny, no_figures, monkeypatch):
+def test_nothing_is_overwritten_if_the_hours_are_too_few(tmp_path, few, tiny, no_figures, monkeypatch):
     monkeypatch.setattr("apac.training.budget.MEASURED_SECONDS", 0.0)
     for name, out in (("mnist-cnn", tmp_path / "one"), ("all", tmp_path / "all")):
         succeed("reproduce", name, "--out", out)
@@ -184,14 +184,14 @@ def test_hours_choose_the_epochs_and_a_resumed_training_keeps_them(tmp_path, few
     assert "runs/deformed holds a run with other settings (epochs 5, not 6); resume it" in sentence
 
 
-def test_epochs_are_chosen_in_one_way(tmp_path):
+def test_only_one_option_may_set_the_epochs(tmp_path):
     ways: tuple[list[object], ...] = (["--hours", 1], ["--epochs", 2], ["--schedule", "paper"])
     for first, second in itertools.combinations(ways, 2):
         sentence = refusal("reproduce", "mnist-cnn", "--out", tmp_path / "r", *first, *second)
         assert "--hours, --epochs and --schedule paper each set the number of epochs; choose one" in sentence
 
 
-def test_a_folder_with_other_settings_is_refused_before_anything_starts(tmp_path, few, tiny, no_figures, monkeypatch):
+def test_a_folder_with_other_settings_is_rejected_before_anything_starts(tmp_path, few, tiny, no_figures, monkeypatch):
     monkeypatch.setitem(recipes.RECIPES, "mnist-mlp", replace(recipes.RECIPES["mnist-cnn"], name="mnist-mlp"))
     monkeypatch.setattr(recipes, "TABLE", ("mnist-cnn", "mnist-mlp"))
     out = tmp_path / "all"

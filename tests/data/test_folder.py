@@ -60,7 +60,7 @@ def test_hidden_files_are_ignored_and_suffixes_may_be_upper_case(tmp_path):
     assert len(dataset.train_images) + len(dataset.test_images) == 10
 
 
-def test_gray_images_stay_gray_and_one_colored_image_makes_all_colored(tmp_path):
+def test_gray_images_stay_gray_and_one_color_image_makes_all_of_them_rgb(tmp_path):
     root = gallery(tmp_path / "p", mode="L")
     assert folder.load(root).image_shape == (1, 32, 32)
     paint(root / "sky" / "colored.png", (1, 2, 200))
@@ -78,7 +78,7 @@ def test_folders_named_train_and_test_are_the_split(name, tmp_path):
         folder.load(tmp_path / "p")
 
 
-def test_unreadable_files_are_named_and_refused_or_skipped(tmp_path, caplog):
+def test_unreadable_files_are_named_and_rejected_or_skipped(tmp_path, caplog):
     root = gallery(tmp_path / "p")
     (root / "sky" / "broken.jpg").write_bytes(b"no image")
     cut = paint(root / "leaf" / "cut.png", (0, 200, 0), (64, 64))
@@ -120,14 +120,14 @@ def test_unreadable_files_are_named_and_refused_or_skipped(tmp_path, caplog):
         ),
     ],
 )
-def test_a_folder_without_classes_is_refused_in_one_sentence(damage, sentence, tmp_path):
+def test_a_folder_without_classes_is_rejected_in_one_sentence(damage, sentence, tmp_path):
     root = gallery(tmp_path / "p", 3)
     damage(root)
     with pytest.raises(apac.InputError, match=sentence):
         folder.load(root)
 
 
-def test_a_class_without_readable_images_is_refused(tmp_path):
+def test_a_class_without_readable_images_is_rejected(tmp_path):
     root = gallery(tmp_path / "p", 3)
     for path in (root / "sky").iterdir():
         path.write_bytes(b"")

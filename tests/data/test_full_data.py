@@ -11,7 +11,7 @@ from apac.evaluation.fixed import evaluate
 pytestmark = pytest.mark.data
 
 
-def test_an_epoch_on_mnist_makes_a_network_that_apac_decides_as_well_as_plain_and_better_than_one_pass(tmp_path):
+def test_after_an_epoch_on_mnist_apac_is_as_good_as_plain_and_better_than_one_pass(tmp_path):
     apac.train("mnist-cnn", "mnist", config=apac.TrainConfig(epochs=1), out=tmp_path / "run")
     run = apac.load(tmp_path / "run")
     test = data.load("mnist")

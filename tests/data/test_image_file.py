@@ -237,7 +237,7 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
     }
 
 
-def test_unreadable_files_are_refused_in_one_sentence_with_the_path(tmp_path: Path) -> None:
+def test_unreadable_files_are_rejected_in_one_sentence_with_the_path(tmp_path: Path) -> None:
     for what, (path, reason) in bad_files(tmp_path).items():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -248,7 +248,7 @@ def test_unreadable_files_are_refused_in_one_sentence_with_the_path(tmp_path: Pa
         assert text.endswith(".") and "\n" not in text and ". " not in text, what
 
 
-def test_many_pages_are_refused_and_a_phones_photograph_with_previews_is_read(
+def test_many_pages_are_rejected_and_a_phones_photograph_with_previews_is_read(
     tmp_path: Path, digits: data.Dataset
 ) -> None:
     page = Image.fromarray(canvas(digits.test_images[5, 0].numpy()).clip(0, 255).astype(np.uint8))
@@ -259,14 +259,14 @@ def test_many_pages_are_refused_and_a_phones_photograph_with_previews_is_read(
     assert difference(read(tmp_path / "phone.jpg"), digits.test_images[5, 0].numpy()) < 13
 
 
-def test_four_channels_are_refused(tmp_path: Path) -> None:
+def test_four_channels_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="takes 4"):
         read_image(tmp_path / "any.png", (4, 32, 32))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arrays.arrays(np.uint8, arrays.array_shapes(min_dims=2, max_dims=2, max_side=40)))
-def test_any_pixels_give_an_image_or_a_sentence(tmp_path: Path, pixels: Pixels) -> None:
+def test_any_pixels_give_an_image_or_a_one_sentence_error(tmp_path: Path, pixels: Pixels) -> None:
     Image.fromarray(pixels).save(tmp_path / "any.png")
     try:
         image, _ = read_image(tmp_path / "any.png", DIGIT, digit=True)

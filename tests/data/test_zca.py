@@ -70,7 +70,7 @@ def test_two_pixels_match_the_closed_form() -> None:
     np.testing.assert_allclose(fitted.mean.numpy(), 150 / 255, rtol=1e-6)
 
 
-def test_the_matrix_is_symmetric_and_the_fit_repeats_to_the_bit() -> None:
+def test_the_matrix_is_symmetric_and_fitting_is_bitwise_reproducible() -> None:
     images = correlated(1500, (3, 4, 4))
     first, second = zca.fit(images), zca.fit(images)
     assert torch.equal(first.matrix, first.matrix.T)
@@ -90,7 +90,7 @@ def test_pixels_that_never_change_stay_finite(count: int) -> None:
 
 
 @given(st.integers(0, 5), st.integers(1, 3), st.integers(1, 6), st.integers(1, 6))
-def test_scaling_keeps_the_shape_and_lies_between_0_and_1(n: int, c: int, h: int, w: int) -> None:
+def test_scaled_pixels_keep_their_shape_and_are_between_0_and_1(n: int, c: int, h: int, w: int) -> None:
     images = torch.randint(0, 256, (n, c, h, w), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     scaled = Scaling().apply(images)
     assert scaled.shape == images.shape and scaled.dtype == torch.float32
@@ -115,7 +115,7 @@ def test_a_whitening_is_stored_in_a_quarter_of_its_size_without_loss() -> None:
         zca.Whitening.from_tensors(stored["mean"], stored["triangle"][1:])
 
 
-def test_a_whitening_too_strong_for_half_precision_is_refused() -> None:
+def test_a_whitening_too_strong_for_half_precision_is_rejected() -> None:
     images = torch.full((4, 1, 2, 2), 200, dtype=torch.uint8)
     with pytest.raises(InputError, match=r"epsilon=1e-12 and scale=0.25 is too strong; give a larger epsilon"):
         zca.fit(images, epsilon=1e-12)
@@ -126,7 +126,7 @@ def test_an_empty_batch_is_whitened_to_an_empty_batch() -> None:
     assert fitted.apply(torch.empty(0, 1, 3, 3, dtype=torch.uint8)).shape == (0, 1, 3, 3)
 
 
-def test_images_that_cannot_be_normalized_are_refused_in_one_sentence() -> None:
+def test_images_that_cannot_be_normalized_are_rejected_in_one_sentence() -> None:
     images = correlated(50, (1, 3, 3))
     fitted = zca.fit(images)
     for call in (

@@ -130,7 +130,7 @@ def test_a_layer_deforms_in_training_mode_and_preprocesses_in_evaluation_mode():
     assert torch.equal(model.eval()(images), torch.full((3, 4), 0.5))
 
 
-def test_a_layer_passes_labels_on_and_prints_its_deformation():
+def test_a_layer_forwards_labels_and_prints_its_deformation():
     layer = apac.DeformationLayer(apac.PerClass({0: apac.FeatureDropout(1.0)}, default=apac.Compose(), classes=2))
     images = torch.ones(2, 1, 2, 2)
     assert layer(images, torch.tensor([0, 1])).amax((1, 2, 3)).tolist() == [0, 1]

@@ -58,8 +58,8 @@ def test_one_row_of_parameters_serves_all_images_of_its_class(random):
     [
         (lambda: apac.PerClass({0: FLIP}, classes=3), "no deformation for class 1, 2; pass default="),
         (lambda: apac.PerClass({3: FLIP}, default=FLIP, classes=3), "must be between 0 and 2, got 3"),
-        (lambda: untyped.PerClass({0.5: FLIP}, default=FLIP, classes=3), "must be whole numbers, got"),
-        (lambda: apac.PerClass({}, default=FLIP, classes=0), "classes of a PerClass must be a whole number"),
+        (lambda: untyped.PerClass({0.5: FLIP}, default=FLIP, classes=3), "must be integers, got"),
+        (lambda: apac.PerClass({}, default=FLIP, classes=0), "classes of a PerClass must be an integer"),
         (lambda: untyped.PerClass({0: "flip"}, classes=1), "takes class-indistinctive deformations"),
         (
             lambda: apac.PerClass({0: apac.PerClass({0: FLIP}, classes=1)}, classes=1),
@@ -77,7 +77,7 @@ def test_a_wrong_per_class_is_rejected_in_one_sentence(make, sentence):
     [
         (None, "pass labels=..."),
         (torch.tensor([0, 1, 2]), "labels must be between 0 and 1"),
-        (torch.tensor([0.0, 1.0, 1.0]), "labels must be whole numbers"),
+        (torch.tensor([0.0, 1.0, 1.0]), "labels must be integers"),
         (torch.tensor([0, 1]), "3 parameters need 3 labels"),
     ],
 )

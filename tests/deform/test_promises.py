@@ -48,7 +48,7 @@ def test_apply_is_pure(u, random):
 
 
 @each_kind
-def test_parameters_depend_on_the_generator_alone(u):
+def test_parameters_depend_only_on_the_generator(u):
     torch.manual_seed(1)
     first = u.sample(5, (3, 8, 8), generator=generator(3, "test", 4))
     torch.manual_seed(2)
@@ -66,7 +66,7 @@ def test_parameters_depend_on_the_generator_alone(u):
     width=st.integers(1, 33),
     dtype=st.sampled_from([torch.float16, torch.float32, torch.float64]),
 )
-def test_any_size_channel_count_and_float_type_is_kept(u, n, channels, height, width, dtype):
+def test_size_channels_and_float_type_are_preserved(u, n, channels, height, width, dtype):
     shape = (channels, height, width)
     random = generator(n, "test", height * width)
     images = torch.rand(n, *shape, generator=random).to(dtype)
@@ -129,7 +129,7 @@ def test_color_parameters_for_other_channels_are_rejected(random):
         apac.Color().apply(torch.zeros(2, 1, 4, 4), parameters)
 
 
-def test_kinds_with_other_values_are_not_equal():
+def test_deformations_with_different_arguments_are_not_equal():
     assert len(set(KINDS)) == len(KINDS)
     assert apac.Homography(std=0.1) != apac.Homography(std=0.2)
 
@@ -223,14 +223,14 @@ def test_a_kind_that_cannot_be_stored_raises_an_error():
         (lambda: apac.ScaleShift(scale=(0.5, 2)), "1 <= low <= high"),
         (lambda: apac.Flip(1.5), "between 0 and 1"),
         (lambda: apac.Thickness(dilate=0.7, erode=0.7), "add up to at most 1"),
-        (lambda: apac.Thickness(size=0), "size of a Thickness must be a whole number of at least 1"),
+        (lambda: apac.Thickness(size=0), "size of a Thickness must be an integer of at least 1"),
         (lambda: apac.Color(gamma=(0, 1)), "0.001 <= low <= high"),
         (lambda: apac.Color(cast=-1), "at least 0"),
         (lambda: untyped.Color(gamma=1.2), "gamma of a Color must be a range"),
         (lambda: untyped.Homography(std="wide"), "std of a Homography must be a number of at least 0, got 'wide'"),
         (lambda: apac.Homography(padding=float("nan")), '"edge" or a background value'),
         (lambda: apac.Elastic(sigma=float("inf")), "number above 0"),
-        (lambda: untyped.Thickness(size=2.5), "whole number of at least 1"),
+        (lambda: untyped.Thickness(size=2.5), "integer of at least 1"),
         (lambda: untyped.Compose("blur"), "takes deformations"),
         (lambda: apac.Compose(PER_CLASS), "cannot be a part of a Compose"),
         (lambda: apac.Deformation.from_json({"kind": "Compose"}), "cannot be constructed from"),

@@ -106,7 +106,7 @@ def test_parameters_for_another_shape_are_rejected(u, random):
         (lambda: apac.FeatureDropout(1.5), "p of a FeatureDropout must be a number between 0 and 1"),
         (lambda: untyped.Amplitude("x"), "std of an Amplitude must be a number"),
         (lambda: apac.TimeShift(2), "max_shift of a TimeShift must be a number between 0 and 1"),
-        (lambda: apac.TimeWarp(parts=0), "parts of a TimeWarp must be a whole number of at least 1"),
+        (lambda: apac.TimeWarp(parts=0), "parts of a TimeWarp must be an integer of at least 1"),
     ],
 )
 def test_wrong_arguments_are_rejected_in_one_sentence(make, sentence):

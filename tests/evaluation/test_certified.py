@@ -252,7 +252,7 @@ def test_both_resolve_ties_to_the_lower_class_index():
     assert agreement.differ_at_limit == ()
 
 
-def test_a_rule_that_is_not_certified_is_refused():
+def test_a_rule_that_is_not_certified_is_rejected():
     classifier = apac.Classifier(lambda images: images.flatten(1), apac.Compose(), apac.FixedPasses(4))
     with pytest.raises(apac.InputError, match=r"must be a Certified, got FixedPasses\(passes=4\)"):
         evaluate_certified(classifier, torch.zeros(2, 1, 1, 3), torch.zeros(2, dtype=torch.long))
@@ -272,7 +272,7 @@ def test_a_rule_that_is_not_certified_is_refused():
         ),
     ],
 )
-def test_wrong_labels_are_refused_in_one_sentence(count, labels, sentence):
+def test_wrong_labels_are_rejected_in_one_sentence(count, labels, sentence):
     classifier = apac.Classifier(lambda images: 20 * images.flatten(1), apac.Compose(), apac.Certified(limit=16))
     with pytest.raises(apac.InputError, match=sentence):
         evaluate_certified(classifier, torch.ones(count, 1, 1, 3), labels)

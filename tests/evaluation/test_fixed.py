@@ -135,11 +135,11 @@ def test_progress_counts_every_pass_once(network, part):
         (torch.zeros(60, dtype=torch.long), (4, 0), "of at least 1, got 0"),
     ],
 )
-def test_wrong_labels_or_passes_are_refused_in_one_sentence(network, part, labels, passes, sentence):
+def test_wrong_labels_or_passes_are_rejected_in_one_sentence(network, part, labels, passes, sentence):
     with pytest.raises(apac.InputError, match=sentence):
         evaluate(apac.Classifier(network, U), part[0], labels, passes)
 
 
-def test_no_images_are_refused(network):
+def test_no_images_are_rejected(network):
     with pytest.raises(apac.InputError, match="at least one image to evaluate"):
         evaluate(apac.Classifier(network, U), torch.zeros(0, 1, 28, 28), torch.zeros(0, dtype=torch.long))

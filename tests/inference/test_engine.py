@@ -262,7 +262,7 @@ def test_weights_keep_their_gradients_and_requires_grad():
 
 
 @each_engine
-def test_two_threads_may_call_a_prepared_network_at_once(network):
+def test_two_threads_may_call_a_prepared_network_concurrently(network):
     prepared = ready(network)
     batches = [[images_of(5 + i % 3, seed=10 * thread + i) for i in range(40)] for thread in range(2)]
     together = threading.Barrier(2)
@@ -305,7 +305,7 @@ def prepared_count(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
     ids=["indistinctive", "distinctive, two threads"],
 )
 @each_engine
-def test_a_decision_by_a_prepared_network_is_that_of_the_network(network, threads, u, digits, monkeypatch):
+def test_a_prepared_network_gives_the_decision_of_the_network(network, threads, u, digits, monkeypatch):
     classifier = apac.Classifier(network, u, apac.FixedPasses(5), device_batch=16)
     eager = classifier.decide(digits[0][:40])
     used = prepared_count(monkeypatch)
@@ -367,7 +367,7 @@ def test_an_evaluation_prepares_its_network_once(digits, monkeypatch):
     torch.testing.assert_close(prepared.scores.log_mean, eager.scores.log_mean, atol=1e-4, rtol=0)
 
 
-def test_the_line_is_logged_once_for_a_network(monkeypatch, caplog):
+def test_the_warning_is_logged_once_per_network(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "onnx", None)
     network = models.build("mnist-mlp", generator=generator(0, "test", 0))
     for _ in range(3):

@@ -51,7 +51,7 @@ def test_decisions_by_the_file_are_those_by_the_network(tmp_path, random):
     torch.testing.assert_close(by_file.log_scores, by_network.log_scores, atol=1e-4, rtol=0)
 
 
-def test_a_file_that_is_not_such_a_network_is_refused_in_one_sentence(tmp_path):
+def test_a_file_that_is_not_such_a_network_is_rejected_in_one_sentence(tmp_path):
     with pytest.raises(apac.InputError, match="there is no file"):
         apac.from_onnx(tmp_path / "none.onnx")
     (tmp_path / "text.onnx").write_text("not a network")
@@ -77,7 +77,7 @@ def test_without_the_runtime_the_error_has_the_install_command(monkeypatch, tmp_
         apac.from_onnx(tmp_path / "n.onnx")
 
 
-def test_an_output_that_is_not_a_tensor_is_refused_with_what_to_do(tmp_path):
+def test_an_output_that_is_not_a_tensor_is_rejected_with_what_to_do(tmp_path):
     onnx = pytest.importorskip("onnx")
     number, sequence = onnx.TensorProto.FLOAT, onnx.helper.make_tensor_sequence_value_info
     graph = onnx.helper.make_graph(

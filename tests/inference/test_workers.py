@@ -41,7 +41,7 @@ def test_results_come_in_the_order_of_the_items(count):
         assert list(pool.map(lambda item: item, [None, None, 1, None])) == [None, None, 1, None]
 
 
-def test_as_many_threads_work_at_once_as_torch_may_use_and_no_more(count):
+def test_the_number_of_concurrent_workers_is_the_number_of_torch_threads(count):
     at_once = threading.Barrier(count)
 
     def work(i: int) -> int:
@@ -55,7 +55,7 @@ def test_as_many_threads_work_at_once_as_torch_may_use_and_no_more(count):
     assert threading.get_ident() not in used
 
 
-def test_where_torch_may_use_one_thread_the_calling_thread_works():
+def test_with_one_torch_thread_the_calling_thread_does_the_work():
     with worker_pool(limit_caller=True) as inside:
         for pool in (inside, WorkerPool()):
             assert pool.count == 1
@@ -210,7 +210,7 @@ def test_two_threads_may_use_a_pool_at_the_same_time(count):
     assert results == [(True, count)] * 2
 
 
-def test_a_forked_process_has_a_pool_of_its_own():
+def test_a_forked_process_has_its_own_pool():
     code = """if True:
         import os, threading, torch
         from apac.inference.workers import worker_pool

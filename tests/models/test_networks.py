@@ -57,7 +57,7 @@ def test_map_counts_and_sizes_are_the_papers(name, maps):
 
 
 @pytest.mark.parametrize("name", models.BUILDERS)
-def test_initial_weights_are_those_of_he_and_depend_on_the_generator_alone(name):
+def test_initial_weights_are_he_normal_and_depend_only_on_the_generator(name):
     torch.manual_seed(0)
     first = build(name)
     torch.manual_seed(1)
@@ -90,6 +90,6 @@ def test_relu_after_pooling_equals_relu_before_it(name, random):
     assert torch.equal(network(x), before)
 
 
-def test_an_unknown_network_is_refused_in_one_sentence():
+def test_an_unknown_network_is_rejected_in_one_sentence():
     with pytest.raises(apac.InputError, match="there is no network 'resnet'; choose one of mnist-cnn"):
         build("resnet")

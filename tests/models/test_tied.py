@@ -50,7 +50,7 @@ def test_untying_uses_no_random_numbers():
 
 
 @pytest.mark.parametrize(("epochs", "last"), [(4, 2), (1, 0), (5, 2)])
-def test_a_training_ties_for_its_part_of_the_epochs_and_leaves_an_mlp(epochs, last, digits):
+def test_weights_are_tied_for_a_fraction_of_the_epochs_and_the_result_is_an_mlp(epochs, last, digits):
     images, labels = digits[0][:40], digits[1][:40]
     config = replace(CONFIG, epochs=epochs, learning_rate=0.01, tied=0.5)
     tied = []

@@ -7,7 +7,7 @@ from apac.paper import comparison, recipes
 from evaluations import evaluation
 
 
-def test_the_summary_is_in_the_order_given_with_the_papers_numbers_beside():
+def test_the_summary_keeps_the_given_order_and_lists_the_papers_numbers():
     deformed = evaluation(0.0105, Row(1, 0.03, 0.03, 0.01), Row(16384, 0.0023, 0.0024, 0.0001))
     paper = recipes.PAPER_TABLE["mnist-cnn"]
     one = {"original": 1, "deformed": 1}

@@ -65,7 +65,7 @@ def test_a_stored_result_has_the_settings_of_its_recipe(name):
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_the_page_has_each_error_in_its_place(name):
+def test_the_results_page_lists_the_errors_of_every_recipe(name):
     text = section(name)
     table = {row[0]: row[1:] for row in cells(text)}
     prose = " ".join(" ".join(line for line in text.splitlines() if line[:1] != "|").split())
@@ -84,7 +84,7 @@ def test_the_page_has_each_error_in_its_place(name):
 
 
 @pytest.mark.parametrize("name", recipes.TABLE)
-def test_the_table_of_the_page_has_each_error_in_its_place(name):
+def test_the_table_of_the_results_page_lists_the_errors_of_every_recipe(name):
     here, there = kept(name)["trainings"], recipes.PAPER_TABLE[name]
     deformed, original = (here[kind]["evaluation"] for kind in ("deformed", "original"))
     last, title = deformed["rows"][-1], SECTIONS[name]
@@ -105,7 +105,7 @@ def test_the_table_of_the_page_has_each_error_in_its_place(name):
 
 
 @pytest.mark.parametrize("name", recipes.TABLE)
-def test_ten_times_the_epochs_by_a_line_through_two_runs(name):
+def test_the_extrapolation_to_ten_times_the_epochs_is_linear(name):
     whole = recipes.find(name)
     runs = [kept(f"tenth/{name}")["trainings"]["deformed"], kept(name)["trainings"]["deformed"]]
     epochs = [whole.config.epochs // 10, whole.config.epochs]
@@ -118,7 +118,7 @@ def test_ten_times_the_epochs_by_a_line_through_two_runs(name):
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_the_header_of_a_recipe_expects_what_came_out(name):
+def test_the_expected_errors_of_a_recipe_are_the_stored_results(name):
     said = re.split(r"^(?=\S)", (recipes.__doc__ or "").partition(f"\n{name}\n")[2], flags=re.MULTILINE)[0]
     expected = " ".join(re.search(r"expected (.*?)time ", said, flags=re.DOTALL).group(1).split())
     trainings = kept(name)["trainings"]
@@ -132,7 +132,7 @@ def test_the_header_of_a_recipe_expects_what_came_out(name):
             assert f"M = {last['passes']:,}" in expected
 
 
-def test_the_readme_says_what_the_shipped_networks_reach():
+def test_the_readme_states_the_errors_of_the_shipped_networks():
     mnist, cifar10 = (kept(f"{data}-cnn")["trainings"]["deformed"]["evaluation"] for data in ("mnist", "cifar10"))
     words = " ".join(README.split())
     apac = (

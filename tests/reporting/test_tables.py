@@ -23,7 +23,7 @@ def test_the_table_of_the_certified_rule_has_its_numbers():
     decision = make_decision(["certified"] * 3 + ["limit"], passes=[32, 48, 64, 2048])
     numbers = {"images": 4000, "mean": 1234.56, "median": 48.0, "percentile99": 16384.0, "uncertain": 50}
     shown = tables.certified(certified(decision, error=0.001, wrong=0.0315, clipped=6, **numbers), plain=0.0425)
-    assert shown.title == "4,000 test images, with a probability of a false certificate of at most 0.001"
+    assert shown.title == "4,000 test images, probability of a false certification at most 0.001"
     assert {row[0]: row[1] for row in shown.rows} == {
         "test error, plain": "4.25 %",
         "test error, certified": "3.15 %",
@@ -64,7 +64,7 @@ def test_the_agreement_names_every_difference():
     )
     agreement = Agreement(16_384, 9_950, differ, (3, 5, 8), 0.0031, 5000.0)
     assert tables.agreement(agreement, certified(DECISIONS["one image"])).splitlines() == [
-        "2 of 9,950 certified decisions and 3 of those without a certificate differ from the decisions after 16,384 "
+        "2 of 9,950 certified decisions and 3 of those not certified differ from the decisions after 16,384 "
         "passes, which have 0.31 % error and took 5,000 s, 2,500 times as long.",
         "  image 12: certified 4 by 0.1250 ± 0.0312 after 1,040 passes, finally 9 by 0.0625",
         "  image 977: certified 7 by 2.0000 ± 0.5000 after 48 passes, finally 1 by 1.5000",
@@ -74,6 +74,6 @@ def test_the_agreement_names_every_difference():
 def test_full_agreement_is_one_sentence():
     shown = tables.agreement(Agreement(64, 3, (), (), 0.0, 4.0), certified(DECISIONS["one image"]))
     assert shown == (
-        "0 of 3 certified decisions and 0 of those without a certificate differ from the decisions after 64 passes, "
+        "0 of 3 certified decisions and 0 of those not certified differ from the decisions after 64 passes, "
         "which have 0.00 % error and took 4 s, 2.0 times as long."
     )

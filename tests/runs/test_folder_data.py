@@ -12,14 +12,14 @@ from image_folders import gallery, paint
 CONFIG = apac.TrainConfig(epochs=1, batch_size=4, validation_fraction=0.0)
 
 
-def test_a_class_of_which_all_images_are_held_out_is_refused(tmp_path):
+def test_a_class_of_which_all_images_are_held_out_is_rejected(tmp_path):
     root = gallery(tmp_path / "photos", 2)
     config = apac.TrainConfig(epochs=1, validation_fraction=0.6)
     with pytest.raises(apac.InputError, match=r"no image of class .* is left to train on; add some, or use validation"):
         apac.train("cifar10-cnn", root, config=config)
 
 
-def test_a_gray_run_reads_its_folder_as_gray_from_then_on(tmp_path):
+def test_a_gray_run_always_reads_its_folder_as_gray(tmp_path):
     root = gallery(tmp_path / "photos", 4, mode="L")
     run = apac.train("cifar10-cnn", root, config=CONFIG)
     assert run.image_shape == (1, 32, 32)
@@ -34,7 +34,7 @@ def test_a_run_needs_its_folder_for_evaluation_only_and_refuses_other_classes(tm
     assert (run.config.learning_rate, run.config.weight_decay) == (0.005, 5e-4)
     paint(root / "sea" / "1.png", (0, 0, 99))
     paint(root / "sea" / "2.png", (0, 0, 99))
-    with pytest.raises(apac.InputError, match="has other classes than the run was trained on: sea; train it again"):
+    with pytest.raises(apac.InputError, match="and the run have different classes: sea; train it again"):
         images_to_test(run)
     root.rename(tmp_path / "elsewhere")
     assert apac.load(tmp_path / "run").classes == run.classes
@@ -51,7 +51,7 @@ def test_a_run_on_data_in_memory_has_no_test_images(tmp_path, small):
         images_to_test(run)
 
 
-def test_a_folder_goes_by_its_absolute_path(tmp_path, monkeypatch):
+def test_a_folder_is_stored_by_its_absolute_path(tmp_path, monkeypatch):
     monkeypatch.chdir(gallery(tmp_path / "a", 2).parent)
     for name in ("a", "./a", "b/../a", tmp_path / "a"):
         assert data_name(name) == str(tmp_path / "a")

@@ -21,7 +21,7 @@ WRONG = {"cifar10-cnn": (191, 118), "mnist-cnn": (3, 3)}
 EITHER_WAY = {"cifar10-cnn": 3, "mnist-cnn": 0}
 
 
-def test_all_that_is_shipped_is_tested_here():
+def test_every_shipped_run_is_tested():
     assert sorted(path.name for path in run_folder.PRETRAINED.iterdir()) == SHIPPED == sorted(WRONG)
 
 
@@ -36,7 +36,7 @@ def test_a_shipped_run_is_the_recipes_and_loads_from_anywhere(name, tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_of_that_name_comes_first(small, tmp_path, monkeypatch):
+def test_a_local_folder_takes_precedence_over_a_shipped_run(small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     apac.train("mnist-cnn", small, config=apac.TrainConfig(epochs=1, batch_size=400, seed=5), out="mnist-cnn")
     assert apac.load("mnist-cnn").config.seed == 5

@@ -82,7 +82,7 @@ def test_image_files_are_classified_and_unreadable_ones_listed(trained, tmp_path
     assert nothing.labels == () and nothing.decision.labels.shape == (0,)
 
 
-def test_a_folder_that_holds_a_run_is_refused_resumed_or_overwritten(copy, small):
+def test_a_folder_that_holds_a_run_is_rejected_resumed_or_overwritten(copy, small):
     before = (copy / "weights.safetensors").read_bytes()
     with pytest.raises(apac.InputError, match="already holds a run; continue it with resume=True, replace it with"):
         train(small, copy)
@@ -186,7 +186,7 @@ def test_a_checkpoint_is_saved_every_30_seconds_within_an_epoch_too(tmp_path, mo
         (tmp_path / "c").unlink(missing_ok=True)
 
 
-def test_a_full_disk_leaves_what_was_there(copy, monkeypatch):
+def test_a_full_disk_leaves_the_existing_files(copy, monkeypatch):
     def full(path, data):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -213,7 +213,7 @@ def truncate(name: str):
     return broken
 
 
-DAMAGED = "are damaged, or do not belong together"
+DAMAGED = "are damaged or do not match each other"
 
 
 @pytest.mark.parametrize(
@@ -235,14 +235,14 @@ DAMAGED = "are damaged, or do not belong together"
         (change(config={"color": 1}), "is damaged"),
         (change(normalization="log"), "no normalization 'log'"),
         (change(network="rnn"), "there is no network 'rnn'"),
-        (change(network=None), "trained from a module of your own; pass one of that architecture as network="),
+        (change(network=None), "trained from a module; pass a module of the same architecture as network="),
         (change(network="never_imported.module:build"), "import never_imported.module first, or pass network="),
         (change(network="os:system"), "is not called; pass network= instead"),
         (change(network="shutil:rmtree"), "is not called; pass network= instead"),
         (change(network="own_networks:nn"), "has no function 'nn'"),
     ],
 )
-def test_a_broken_run_folder_is_refused_in_one_sentence(copy, broken, sentence):
+def test_a_broken_run_folder_is_rejected_in_one_sentence(copy, broken, sentence):
     import own_networks  # noqa: F401
 
     broken(copy)
@@ -269,7 +269,7 @@ def test_a_network_by_import_path_is_built_only_if_its_module_is_imported(tmp_pa
     assert torch.equal(weights_of(own), weights_of(made.network))
 
 
-def test_a_file_in_place_of_the_folder_is_refused(small, tmp_path):
+def test_a_file_in_place_of_the_folder_is_rejected(small, tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(apac.InputError, match="is a file; a run needs a folder"):
         train(small, tmp_path / "run")

@@ -82,7 +82,7 @@ def picture(image):
 
 
 @pytest.mark.parametrize("form", [lambda x: x, lambda x: x.numpy(), lambda x: x[0].numpy(), picture])
-def test_a_torch_dataset_trains_as_its_images_and_labels_do(pair, form):
+def test_a_torch_dataset_gives_the_same_training_as_its_tensors(pair, form):
     runs = [
         apac.train("own_networks:linear", data, apac.Flip(), config=CONFIG) for data in (pair, Items(pair, form, "abc"))
     ]
@@ -91,13 +91,13 @@ def test_a_torch_dataset_trains_as_its_images_and_labels_do(pair, form):
     assert named.classes == ("x", "y", "z")
 
 
-def test_numpy_arrays_train_as_tensors_do(pair):
+def test_numpy_arrays_give_the_same_training_as_tensors(pair):
     arrays = pair[0].numpy(), pair[1].numpy().astype(np.uint8)
     runs = [apac.train("own_networks:linear", data, apac.Flip(), config=CONFIG) for data in (pair, arrays)]
     assert torch.equal(*(weights_of(run.network) for run in runs))
 
 
-def test_pixels_are_standardized_by_the_training_images_and_floats_are_left_as_they_are(pair):
+def test_pixels_are_standardized_by_the_training_images_and_floats_are_unchanged(pair):
     run = apac.train("own_networks:linear", pair, apac.Flip(), config=replace(CONFIG, validation_fraction=0))
     pixels = run.normalize(pair[0])
     assert float(pixels.mean()) == pytest.approx(0, abs=1e-5)
@@ -137,9 +137,9 @@ def test_the_papers_values_are_stored_where_none_are_given(small):
         ({"network": "own networks:f"}, "given as package.module:function"),
         ({"network": "own_networks:nothing"}, "must return a torch.nn.Module, it returned NoneType"),
         ({"network": linear(SHAPE, 4)}, r"must return logits \(N, 3\), one for each class, got \(2, 4\)"),
-        ({"network": linear((1, 5, 5), 3)}, r"cannot take images of shape \(N, 1, 6, 6\)"),
-        ({"network": "mnist-cnn"}, r"cannot take images of shape \(N, 1, 6, 6\)"),
-        ({"deformation": None}, "have no default deformation; give one, or Compose"),
+        ({"network": linear((1, 5, 5), 3)}, r"does not accept images of shape \(N, 1, 6, 6\)"),
+        ({"network": "mnist-cnn"}, r"does not accept images of shape \(N, 1, 6, 6\)"),
+        ({"deformation": None}, "there is no default deformation for this network and data; pass one, or Compose"),
         ({"deformation": "flip"}, "must be a Deformation, got 'flip'"),
         (
             {"deformation": apac.PerClass({0: apac.Compose()}, default=apac.Flip(), classes=4)},
@@ -159,7 +159,7 @@ def test_the_papers_values_are_stored_where_none_are_given(small):
         ({"data": [1, 2, 3]}, "item 0 of the dataset is not a pair"),
     ],
 )
-def test_wrong_arguments_are_refused_in_one_sentence(pair, change, sentence, tmp_path):
+def test_wrong_arguments_are_rejected_in_one_sentence(pair, change, sentence, tmp_path):
     arguments: dict[str, Any] = {"network": "own_networks:linear", "data": pair, "deformation": apac.Flip()} | change
     with pytest.raises(apac.InputError, match=sentence) as caught:
         apac.train(**arguments, out=tmp_path / "run")
@@ -231,9 +231,9 @@ def test_a_training_that_is_stopped_and_resumed_equals_the_uninterrupted_one(pai
     assert torch.equal(weights_of(loaded.network), weights_of(whole.network))
 
 
-def test_without_a_folder_a_stopped_training_keeps_nothing(pair, tmp_path, monkeypatch):
+def test_without_a_folder_a_stopped_training_saves_nothing(pair, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Interrupted, match="stopped in epoch 1 of 2; nothing is kept without out="):
+    with pytest.raises(Interrupted, match="stopped in epoch 1 of 2; without out= nothing is saved"):
         apac.train("own_networks:linear", pair, apac.Flip(), config=CONFIG, should_stop=StopAfter(2))
     apac.train("own_networks:linear", pair, apac.Flip(), config=CONFIG)
     assert not list(tmp_path.iterdir())
@@ -268,7 +268,7 @@ def test_layers_that_share_a_weight_are_stored_and_loaded(tmp_path):
     assert loaded.network.second.weight is loaded.network.first.weight  # type: ignore[union-attr]
 
 
-def test_a_deformation_that_cannot_be_stored_is_refused_before_anything_is_written(pair, tmp_path):
+def test_a_deformation_that_cannot_be_stored_is_rejected_before_anything_is_written(pair, tmp_path):
     class Own(apac.Deformation):
         def sample(self, n, image_shape, *, generator):
             return None

@@ -24,7 +24,7 @@ def part(digits: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 @either_way
 @pytest.mark.parametrize(("start", "stop"), [(0, 9), (4, 9), (3, 4)])
-def test_batches_come_in_the_order_of_the_steps_each_made_once(start, stop, prefetch):
+def test_every_batch_is_prepared_once_in_the_order_of_the_steps(start, stop, prefetch):
     made = []
 
     def make(step: int) -> int:
@@ -37,13 +37,13 @@ def test_batches_come_in_the_order_of_the_steps_each_made_once(start, stop, pref
 
 @either_way
 @pytest.mark.parametrize("start", [5, 6])
-def test_no_batch_is_made_without_a_step(start, prefetch):
+def test_no_batch_is_prepared_without_a_step(start, prefetch):
     made: list[int] = []
     assert list(batches(made.append, start, 5, prefetch=prefetch)) == []
     assert made == []
 
 
-def test_with_prefetch_another_thread_makes_the_next_batch_while_one_is_in_use():
+def test_with_prefetch_another_thread_prepares_the_next_batch_while_one_is_in_use():
     made = {step: threading.Event() for step in range(4)}
     makers = set()
 
@@ -60,7 +60,7 @@ def test_with_prefetch_another_thread_makes_the_next_batch_while_one_is_in_use()
     assert threading.get_ident() not in makers
 
 
-def test_in_turn_the_calling_thread_makes_a_batch_when_it_is_needed():
+def test_without_prefetch_the_calling_thread_prepares_a_batch_when_it_is_needed():
     made = []
     steps = batches(lambda step: made.append(threading.get_ident()), 0, 4, prefetch=False)
     for count in range(1, 5):
@@ -98,7 +98,7 @@ def test_by_default_batches_are_prefetched_where_a_core_is_free(cores, threads, 
 
 
 @either_way
-def test_an_error_in_making_a_batch_is_raised_at_its_turn(prefetch):
+def test_an_error_in_a_batch_is_raised_when_that_batch_is_due(prefetch):
     used = []
 
     def make(step: int) -> int:
@@ -113,7 +113,7 @@ def test_an_error_in_making_a_batch_is_raised_at_its_turn(prefetch):
 
 
 @either_way
-def test_a_caller_that_stops_early_leaves_no_thread_at_work(prefetch):
+def test_a_caller_that_stops_early_leaves_no_thread_running(prefetch):
     made: list[int] = []
     before = threading.active_count()
     steps = batches(made.append, 0, 1000, prefetch=prefetch)
@@ -128,7 +128,7 @@ PER_CLASS = apac.PerClass({1: apac.Compose()}, default=apac.presets.mnist(), cla
 
 
 @pytest.mark.parametrize("deformation", [apac.presets.mnist(), PER_CLASS], ids=["indistinctive", "distinctive"])
-def test_a_training_with_prefetch_has_the_same_weights_and_history_to_the_last_bit(part, deformation):
+def test_training_with_prefetch_has_bitwise_the_same_weights_and_history(part, deformation):
     config = replace(CONFIG, ema_decay=0.9)
     held_out = part[0][:10], part[1][:10]
     first, *others = (
@@ -140,7 +140,7 @@ def test_a_training_with_prefetch_has_the_same_weights_and_history_to_the_last_b
         assert [replace(e, seconds=0) for e in first.history] == [replace(e, seconds=0) for e in state.history]
 
 
-def test_a_training_with_prefetch_that_is_stopped_continues_to_the_same_weights(part: tuple[Tensor, Tensor]):
+def test_training_with_prefetch_resumes_to_the_same_weights(part: tuple[Tensor, Tensor]):
     class Stop(Exception):
         pass
 

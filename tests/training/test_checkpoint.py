@@ -73,7 +73,7 @@ def check_resuming(case: str, step: int, digits: tuple[Tensor, Tensor]) -> None:
 @pytest.mark.parametrize(
     ("network", "change"), [("mnist-mlp", {}), ("mnist-cnn", {"seed": 3}), ("mnist-cnn", {"learning_rate": 0.01})]
 )
-def test_a_checkpoint_of_another_training_is_refused(network, change):
+def test_a_checkpoint_of_another_training_is_rejected(network, change):
     other = replace(TRAINING, **change)
     stored = checkpoint.to_tensors(fresh(TRAINING), TRAINING)
     with pytest.raises(apac.InputError, match="belongs to another training; start again with overwrite=True"):

@@ -37,7 +37,7 @@ def test_other_networks_and_data_get_values_for_small_data_sets(network, data):
     assert (config.learning_rate, config.weight_decay) == (0.005, 5e-4)
 
 
-def test_values_that_are_given_are_kept():
+def test_explicit_values_are_not_replaced():
     config = TrainConfig(learning_rate=0.3, weight_decay=0.0)
     assert config.resolve("mnist-cnn", "mnist") == config.resolve(None, None) == config
 
@@ -48,17 +48,17 @@ def test_a_configuration_survives_json():
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
-def test_an_unreadable_file_does_not_make_it_another_training():
+def test_on_unreadable_is_not_compared():
     assert TrainConfig(on_unreadable="skip") == TrainConfig()
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"epochs": 0}, "epochs of a TrainConfig must be a whole number of at least 1"),
-        ({"epochs": 1.5}, "epochs of a TrainConfig must be a whole number"),
-        ({"seed": None}, "seed of a TrainConfig must be a whole number"),
-        ({"batch_size": 0}, "batch_size of a TrainConfig must be a whole number of at least 1"),
+        ({"epochs": 0}, "epochs of a TrainConfig must be an integer of at least 1"),
+        ({"epochs": 1.5}, "epochs of a TrainConfig must be an integer"),
+        ({"seed": None}, "seed of a TrainConfig must be an integer"),
+        ({"batch_size": 0}, "batch_size of a TrainConfig must be an integer of at least 1"),
         ({"learning_rate": "0.1"}, "learning_rate of a TrainConfig must be a number above 0"),
         ({"learning_rate": -1.0}, "learning_rate of a TrainConfig must be a number above 0"),
         ({"momentum": 1.0}, "momentum of a TrainConfig must be a number of at least 0 and below 1"),
@@ -72,6 +72,6 @@ def test_an_unreadable_file_does_not_make_it_another_training():
         ({"on_unreadable": "ignore"}, 'on_unreadable must be "refuse" or "skip"'),
     ],
 )
-def test_a_wrong_configuration_is_refused_in_one_sentence(options, sentence):
+def test_a_wrong_configuration_is_rejected_in_one_sentence(options, sentence):
     with pytest.raises(apac.InputError, match=sentence):
         replace(TrainConfig(), **options)

@@ -119,7 +119,7 @@ def test_muon_orthogonalizes_the_updates_of_hidden_weights_only():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "muon"])
-def test_frozen_parameters_stay_as_they_are(part, optimizer):
+def test_frozen_parameters_do_not_change(part, optimizer):
     network = noisy_network()
     network[0].requires_grad_(False)
     before = weights_of(network[0])
@@ -160,7 +160,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(part):
     assert not torch.equal(weights_of(first.network), weights_of(other.network))
 
 
-def test_dropout_follows_the_seed_whatever_the_global_generator_and_leaves_it_as_it_was(part):
+def test_dropout_follows_the_seed_and_the_global_generator_is_restored(part):
     weights = []
     for global_seed in (1, 2):
         torch.manual_seed(global_seed)
@@ -187,7 +187,7 @@ def test_the_held_out_error_is_that_of_eval_mode_and_training_continues_in_train
     assert state.history[-1].validation_error == float((predictions != held_out[1]).double().mean())
 
 
-def test_plain_error_leaves_the_mode_of_every_module(part):
+def test_plain_error_restores_the_mode_of_every_module(part):
     network = noisy_network().train()
     network[1].eval()  # frozen batch normalization
     loop.plain_error(network, *part)
@@ -217,7 +217,7 @@ def test_a_training_that_diverges_is_an_error(part):
         train(replace(CONFIG, learning_rate=1e6), part)
 
 
-def test_the_number_of_threads_and_the_default_type_are_left_as_they_were(part):
+def test_the_number_of_threads_and_the_default_dtype_are_unchanged(part):
     before = torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()
     train(replace(CONFIG, epochs=1), part, network=nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), prefetch=True)
     assert (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()) == before

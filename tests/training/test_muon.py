@@ -24,13 +24,13 @@ def test_a_step_keeps_its_singular_vectors_and_has_singular_values_near_one(shap
     torch.testing.assert_close(product, product.diag().diag(), atol=1e-4, rtol=0)
 
 
-def test_a_step_of_any_length_becomes_the_same_and_nothing_stays_nothing(random):
+def test_the_update_does_not_depend_on_the_gradient_norm_and_zero_stays_zero(random):
     step = torch.randn(6, 9, generator=random)
     torch.testing.assert_close(orthogonal(1e-3 * step), orthogonal(1e3 * step), atol=1e-4, rtol=0)
     assert torch.equal(orthogonal(torch.zeros(3, 4)), torch.zeros(3, 4))
 
 
-def test_the_outputs_of_a_large_layer_are_made_orthogonal_block_by_block(random):
+def test_the_outputs_of_a_large_layer_are_orthogonalized_block_by_block(random):
     step = torch.randn(2 * BLOCK + 5, 40, generator=random)
     parts = [
         orthogonal(part) * (max(1.0, len(step) / 40) / max(1.0, len(part) / 40)) ** 0.5 for part in step.split(BLOCK)
@@ -38,7 +38,7 @@ def test_the_outputs_of_a_large_layer_are_made_orthogonal_block_by_block(random)
     torch.testing.assert_close(orthogonal(step), torch.cat(parts), atol=1e-4, rtol=0)
 
 
-def test_groups_that_are_not_orthogonal_take_nesterovs_steps(random):
+def test_groups_that_are_not_orthogonal_use_nesterov_momentum(random):
     ours = nn.Linear(4, 3)
     theirs = copy.deepcopy(ours)
     optimizers = [
@@ -55,7 +55,7 @@ def test_groups_that_are_not_orthogonal_take_nesterovs_steps(random):
     torch.testing.assert_close(ours.bias, theirs.bias)
 
 
-def test_an_orthogonal_group_steps_by_its_rate_whatever_the_gradient():
+def test_an_orthogonal_group_steps_by_its_learning_rate_for_any_gradient():
     weight = nn.Parameter(torch.zeros(3, 3))
     optimizer = Muon([{"params": [weight], "orthogonal": True}], lr=0.1, momentum=0.0)
     weight.grad = torch.diag(torch.tensor([5.0, 1.0, 0.4]))

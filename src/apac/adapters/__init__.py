@@ -1,1 +1,1 @@
-"""Other libraries: their transforms as deformations, and APAC as a scikit-learn estimator."""
+"""Adapters: transforms of other libraries as deformations, and APAC as a scikit-learn estimator."""

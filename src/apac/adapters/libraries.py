@@ -1,4 +1,4 @@
-"""Transforms of torchvision, kornia and albumentations, and functions of your own, as deformations."""
+"""Transforms of torchvision, kornia and albumentations, and your own functions, as deformations."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def from_callable(
     before: Callable[[Tensor], Tensor] | None = None,
     after: Callable[[Tensor], Tensor] | None = None,
 ) -> Deformation:
-    """A function of one image (C, H, W) that draws from the global generator of torch, numpy or Python.
+    """Wrap a function of one image (C, H, W) that draws from the global generator of torch, numpy or Python.
 
-    `before` and `after` are deterministic preprocessing around it, such as a resize or a normalization. The plain
-    prediction uses them too.
+    `before` and `after` are deterministic preprocessing steps, such as a resize or a normalization, which the plain
+    prediction also uses.
 
     >>> import torch, apac
     >>> u = apac.from_callable(lambda image: image * (0.8 + 0.4 * torch.rand(())))
@@ -40,10 +40,10 @@ def from_callable(
 def from_torchvision(
     transform: Transform, *, before: Transform | None = None, after: Transform | None = None
 ) -> Deformation:
-    """A torchvision transform of tensors, v1 or v2. Leave out `ToTensor`: images are tensors already.
+    """Wrap a torchvision transform of tensors, v1 or v2. Omit `ToTensor`: images are already tensors.
 
-    `before` and `after` are deterministic preprocessing around it, such as a resize or a normalization. The plain
-    prediction uses them too.
+    `before` and `after` are deterministic preprocessing steps, such as a resize or a normalization, which the plain
+    prediction also uses.
 
     >>> import apac
     >>> from torchvision.transforms import v2
@@ -56,10 +56,12 @@ def from_torchvision(
 def from_kornia(
     transform: Transform, *, before: Transform | None = None, after: Transform | None = None
 ) -> Deformation:
-    """A kornia augmentation, or a sequence of them. MixUp and CutMix do not work: images are transformed one by one.
+    """Wrap a kornia augmentation or a sequence of them.
 
-    `before` and `after` are deterministic preprocessing around it, such as a resize or a normalization. The plain
-    prediction uses them too.
+    MixUp and CutMix are not supported, because images are transformed one at a time.
+
+    `before` and `after` are deterministic preprocessing steps, such as a resize or a normalization, which the plain
+    prediction also uses.
 
     >>> import apac
     >>> import kornia.augmentation as K
@@ -72,13 +74,13 @@ def from_kornia(
 def from_albumentations(
     transform: Transform, *, before: Transform | None = None, after: Transform | None = None
 ) -> Deformation:
-    """An albumentations 2 transform, or a Compose of them.
+    """Wrap an albumentations 2 transform or a Compose of them.
 
-    Its input is a float32 array (H, W, C), for which albumentations expects values from 0 to 1: normalize in `after`,
-    with `max_pixel_value=1.0`.
+    Its input is a float32 array (H, W, C), in which albumentations expects values in [0, 1]. Normalize in `after`, with
+    `max_pixel_value=1.0`.
 
-    `before` and `after` are deterministic preprocessing around it, such as a resize or a normalization. The plain
-    prediction uses them too.
+    `before` and `after` are deterministic preprocessing steps, such as a resize or a normalization, which the plain
+    prediction also uses.
 
     >>> import albumentations as A
     >>> import apac

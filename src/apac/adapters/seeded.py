@@ -1,4 +1,4 @@
-"""A transform that draws from global random generators, as a deformation: the same seed gives the same result."""
+"""A deformation that wraps a transform which draws from global random generators, and makes it reproducible."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _output_shapes: WeakKeyDictionary[SeededTransform, dict[Shape, Shape]] = WeakKey
 
 @dataclass(frozen=True, eq=False)
 class SeededParameters:
-    """The random numbers of a transform that draws them itself follow from the seed."""
+    """The seeds that determine the random numbers of the transform."""
 
-    seed: Tensor  # (n,) int64; torch uses 32 bits of it, so two of many may coincide
+    seed: Tensor  # (n,) int64; torch uses 32 bits, so a few of many seeds may coincide
 
 
 @dataclass(frozen=True, eq=False)
 class SeededTransform(Deformation):
     """A deformation by a function of one image that draws from the global generators of torch, numpy and Python.
 
-    Every image is transformed alone, after seeding: each has parameters of its own, even where the library shares them
-    in a batch, and the result does not depend on the other images. No other code may draw from the global generators
-    during the call.
+    Every image is transformed separately, after seeding. Images therefore have independent parameters, even if the
+    library shares them in a batch, and the result does not depend on the other images. No other code may draw from the
+    global generators during the call.
     """
 
     name: str  # the constructor call, for `repr` and error messages
@@ -77,7 +77,7 @@ class SeededTransform(Deformation):
         return self._run(image, (self.before, self.function, self.after))
 
     def _run(self, image: Tensor, functions: tuple[Function | None, ...]) -> Tensor:
-        result: Any = image.clone()  # a function may work in place
+        result: Any = image.clone()  # the function may modify its input in place
         try:
             for function in functions:
                 result = result if function is None else function(result)
@@ -87,7 +87,7 @@ class SeededTransform(Deformation):
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise InputError(
                 f"{self.name} failed on a tensor of shape {tuple(image.shape)}: {reason.rstrip('.')}. Its input is a "
-                f"float image (C, H, W); leave out transforms that convert files or arrays to tensors."
+                f"float image (C, H, W); omit transforms that convert files or arrays to tensors."
             ) from error
         if not isinstance(result, Tensor) or result.ndim != 3 or not result.is_floating_point():
             got = f"{result.dtype} {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
@@ -95,7 +95,7 @@ class SeededTransform(Deformation):
         return result.to(image.dtype)
 
     def _output_shape(self, image: Tensor, seed_all: Callable[[int], None]) -> Shape:
-        """The output shape for such images. The first call tries the transform, see `_try`."""
+        """Return the output shape for images of this shape. The first call checks the transform, see `_try`."""
         known = _output_shapes.setdefault(self, {})
         shape = tuple(image.shape)
         if shape not in known:
@@ -103,15 +103,15 @@ class SeededTransform(Deformation):
         return known[shape]
 
     def _try(self, image: Tensor, seed_all: Callable[[int], None]) -> Shape:
-        """Raise an error if the transform does not follow from the seed, because it has a generator or state of its
-        own, or if its output shape varies."""
+        """Raise InputError if the transform is not determined by the seed, because it has its own generator or state,
+        or if its output shape varies."""
         first, second = ([self._transform(image, seed, seed_all) for seed in range(TRIAL_SEEDS)] for _ in range(2))
         for a, b in zip(first, second, strict=True):
             self._check_shape(tuple(a.shape), tuple(first[0].shape))
             if not _equal(a, b):
                 raise InputError(
-                    f"{self.name} returns different images for the same image and seed: it has a random generator or "
-                    f"state of its own; let it draw from the global generator of torch, numpy or Python."
+                    f"{self.name} returns different images for the same image and seed: it has its own random "
+                    f"generator or state; let it draw from the global generator of torch, numpy or Python."
                 )
         self._check_deterministic(image, seed_all)
         return tuple(first[0].shape)
@@ -123,8 +123,8 @@ class SeededTransform(Deformation):
             results.append(self._run(image, (self.before, self.after)))
         if not all(_equal(result, results[0]) for result in results):
             raise InputError(
-                f"before or after of {self.name} is random: pass a deterministic resize or normalization, and make the "
-                f"random part a part of the transform."
+                f"before or after of {self.name} is random: pass a deterministic resize or normalization, and move the "
+                f"random part into the transform."
             )
 
     def _check_shape(self, shape: Shape, expected: Shape) -> None:
@@ -135,7 +135,7 @@ class SeededTransform(Deformation):
             )
 
     def to_json(self) -> dict[str, Any]:
-        raise InputError(f"{self.name} is a transform of another library and cannot be stored; use a Classifier.")
+        raise InputError(f"{self.name} wraps another library's transform and cannot be stored; use a Classifier.")
 
     def __repr__(self) -> str:
         return self.name

@@ -39,11 +39,11 @@ from apac.validation import validate_integer, validate_number, validate_positive
 Shape = tuple[int, int, int]
 Builder = Callable[[Shape, int], nn.Module]  # from the shape of a sample (C, H, W) and the number of classes
 
-N_PASSES_SAMPLES = 1000  # at most as many training samples enter the mean `n_passes_`
+N_PASSES_SAMPLES = 1000  # maximum number of training samples for the mean `n_passes_`
 
 
 class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A network trained with random deformations, whose decisions average over deformations (APAC).
+    """Neural network trained on random deformations, with predictions averaged over deformations (APAC).
 
     X is (N, features), standardized by feature; (N, channels, time steps) for time series, standardized by channel; or
     (N, channels, height, width) for images, which are not standardized.
@@ -51,25 +51,26 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     deformation : Deformation, default Jitter(0.1)
-        The distribution of deformations that preserve the class, applied to standardized data.
+        Class-preserving deformation, applied to standardized data.
     network : callable, default a multi-layer perceptron
-        Builds a module that returns logits, from the shape of a sample, (1, 1, features), (channels, 1, time steps) or
-        (channels, height, width), and the number of classes.
+        Function of the sample shape and the number of classes that builds a module which returns logits. The shape is
+        (1, 1, features), (channels, 1, time steps) or (channels, height, width).
     hidden_layer_sizes : tuple of int
-        The hidden layers of the default network.
+        Sizes of the hidden layers of the default network.
     rule : FixedPasses or Certified, default Certified(error=0.01, limit=1024)
-        When to stop the passes of a sample.
+        Stopping rule for the passes of a sample.
     combine : "product" or "sum"
-        The paper's product of softmaxes, or their sum.
+        Combination of the softmaxes of all passes; the paper uses the product.
     epochs : int
-        In one epoch the network sees as many virtual samples as there are training samples.
+        Number of epochs. One epoch has as many virtual samples as there are training samples.
     batch_size : int
-        Virtual samples per step.
+        Number of virtual samples per step.
     learning_rate : float
         Maximum learning rate of SGD with momentum: linear warm-up, then cosine decay.
     weight_decay : float
         L2 penalty on the weights, not on the biases.
     random_state : int, RandomState or None
+        Determines the initial weights and the deformations.
 
     Attributes
     ----------
@@ -143,33 +144,33 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def decide(self, X: ArrayLike) -> Decision:
-        """The full decision: labels as indices into `classes_`, margins, passes, the reasons to stop."""
+        """Return the full decision: labels as indices into `classes_`, margins, passes and stopping reasons."""
         samples = self._validate_samples(X)
         return self.classifier_.decide(samples)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The class label of each sample."""
+        """Predict the class label of each sample."""
         labels = self._decide_all(X).labels.numpy()
         return cast(NDArray[Any], self.classes_[labels])
 
     def predict_plain(self, X: ArrayLike) -> NDArray[Any]:
-        """The conventional prediction, one pass of each undeformed sample, for comparison."""
+        """Return the plain prediction, one pass of each undeformed sample, for comparison."""
         samples = self._validate_samples(X)
         log_probabilities = self.classifier_.plain(samples)
         return cast(NDArray[Any], self.classes_[log_probabilities.argmax(dim=1).numpy()])
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """The normalized log of the product of softmaxes, or of their sum, (N, K)."""
+        """Return the normalized log of the product of softmaxes, or of their sum, (N, K)."""
         decision = self._decide_all(X)
         scores = COMBINATIONS[decision.combine].select(decision.log_scores, decision.probabilities.log())
         return cast(NDArray[np.float64], scores.log_softmax(dim=1).numpy())
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """The normalized product of softmaxes, or their mean, (N, K)."""
+        """Return the normalized product of softmaxes, or their mean, (N, K)."""
         return np.exp(self.predict_log_proba(X))
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """`predict_log_proba`, (N, K); for two classes the difference second minus first, (N,)."""
+        """Return `predict_log_proba`, (N, K); for two classes, the second minus the first column, (N,)."""
         scores = self.predict_log_proba(X)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
@@ -187,7 +188,7 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.deformation
 
     def _validate_samples(self, X: ArrayLike) -> Tensor:
-        """Standardized samples (N, C, H, W)."""
+        """Validate X and return standardized samples (N, C, H, W)."""
         check_is_fitted(self)
         array: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, allow_nd=True, reset=False)
         if array.shape[1:] != self._shape:
@@ -210,7 +211,7 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return None if X.ndim == 4 else StandardScaler().fit(_scaler_rows(X))
 
     def _to_samples(self, X: NDArray[np.float64]) -> Tensor:
-        """X as standardized samples (N, C, H, W)."""
+        """Return X as standardized samples (N, C, H, W)."""
         if self._scaler is None:
             return torch.tensor(X)  # a copy, because torch warns about read-only arrays
         scaled = self._scaler.transform(_scaler_rows(X))  # (N, features) or (N · steps, channels)
@@ -235,7 +236,7 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _perceptron(self, shape: Shape, classes: int) -> nn.Module:
         hidden = self.hidden_layer_sizes
         if not isinstance(hidden, tuple | list) or not all(isinstance(size, Integral) and size > 0 for size in hidden):
-            raise InputError(f"hidden_layer_sizes must be positive whole numbers, such as (64,), got {hidden!r}.")
+            raise InputError(f"hidden_layer_sizes must be positive integers, such as (64,), got {hidden!r}.")
         sizes = [int(np.prod(shape)), *map(int, hidden)]
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in pairwise(sizes):
@@ -264,5 +265,5 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _scaler_rows(X: NDArray[np.float64]) -> NDArray[np.float64]:
-    """X with one column for each feature, or for each channel of time series (N, channels, steps)."""
+    """Return X with one column per feature, or per channel for time series (N, channels, steps)."""
     return X if X.ndim == 2 else X.transpose(0, 2, 1).reshape(-1, X.shape[1])

@@ -1,4 +1,4 @@
-"""Passes per second in deciding 10,000 images, compared with the network alone and the peak of the machine."""
+"""Passes per second when deciding 10,000 images, compared with the network alone and the peak of the machine."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from apac.progress import Progress
 from apac.randomness import generator
 
 IMAGES = 10_000
-FEW = 1_000  # for slow contestants, whose speed does not depend on the number
+FEW = 1_000  # for slow contestants; their speed does not depend on the number of images
 PASSES = 4
 BATCH_SIZES = (100, 500)  # of the plain loops
-# No image is certified within this limit: the measurement is of the scheduler with all images in progress.
+# No image is certified within this limit, so that the scheduler is measured with all images undecided.
 CERTIFIED = Certified(error=1e-12, limit=2 * PASSES_PER_UPDATE)
-WHOLE, CERTAIN, ALONE = "apac, whole decision", "apac, certified decision", "its network alone"
+FIXED_RULE, CERTIFIED_RULE, NETWORK = "apac, fixed passes", "apac, certified rule", "network alone"
 PEAK = "peak: matrix product"
 
 
@@ -44,14 +44,14 @@ def _measure(network_name: str, rounds: int, progress: Progress) -> list[Entry]:
     classifier = Classifier(network, u).prepared(images, 1_000)
     batches, few = images.split(classifier.device_batch), images[:FEW]
 
-    def whole() -> float:
+    def fixed() -> float:
         classifier.score(images, 0, PASSES)
         return PASSES * IMAGES
 
     def certified() -> float:
         return int(replace(classifier, rule=CERTIFIED).decide(few).passes.sum())
 
-    def alone() -> float:
+    def network_alone() -> float:
         with worker_pool() as pool:
             list(pool.map(classifier.network, batches * PASSES))
         return PASSES * IMAGES
@@ -65,7 +65,7 @@ def _measure(network_name: str, rounds: int, progress: Progress) -> list[Entry]:
         with torch_path():
             return _loop(plain, deform, few, batch)
 
-    contestants: dict[str, Callable[[], float]] = {WHOLE: whole, CERTAIN: certified, ALONE: alone}
+    contestants: dict[str, Callable[[], float]] = {FIXED_RULE: fixed, CERTIFIED_RULE: certified, NETWORK: network_alone}
     for batch in BATCH_SIZES:
         suffix = f"batches of {batch}"
         contestants[f"plain loop, {suffix}"] = partial(eager, batch)
@@ -74,24 +74,26 @@ def _measure(network_name: str, rounds: int, progress: Progress) -> list[Entry]:
             contestants[f"kornia, plain loop, {suffix}"] = partial(_loop, plain, chain, few, batch)
         if peers.installed("ttach"):
             wrapper, views = peers.ttach_wrapper(plain)
-            contestants[f"ttach, its {views} fixed views, {suffix}"] = partial(_views, views, wrapper, few, batch)
+            contestants[f"ttach, {views} fixed views, {suffix}"] = partial(_views, views, wrapper, few, batch)
     group = f"passes per second, {network_name}"
     product = matrix_product()
     with torch.no_grad():
         speed = race(group, contestants | {PEAK: product}, rounds, progress)
     peak = speed.pop(PEAK)
-    entries = [Entry(group, name, value, "passes/s", WHOLE, speed[WHOLE] / value) for name, value in speed.items()]
-    reached = speed[ALONE] * engine.operations(network, images[:1])
+    entries = [
+        Entry(group, name, value, "passes/s", FIXED_RULE, speed[FIXED_RULE] / value) for name, value in speed.items()
+    ]
+    reached = speed[NETWORK] * engine.operations(network, images[:1])
     return [
         *entries,
         Entry(group, PEAK, peak / 1e9, "GFLOPS"),
-        Entry(group, ALONE, reached / 1e9, "GFLOPS"),
-        Entry(group, ALONE, reached / peak, "of the peak"),
+        Entry(group, NETWORK, reached / 1e9, "GFLOPS"),
+        Entry(group, NETWORK, reached / peak, "of the peak"),
     ]
 
 
 def _loop(network: nn.Module, deform: Callable[[Tensor], Tensor], images: Tensor, batch: int) -> float:
-    """One pass in a plain loop over batches."""
+    """Run one pass in a plain loop over batches."""
     torch.cat([network(deform(part)).log_softmax(dim=1) for part in images.split(batch)])
     return len(images)
 

@@ -19,7 +19,7 @@ from apac.randomness import generator
 IMAGES = 8192
 BATCH = 1024  # the fastest for apac
 FEW = 1024  # for slow contestants
-APAC, TORCH = "apac", "apac with torch alone"
+APAC, TORCH = "apac", "apac without numba"
 PRESETS = {"mnist": presets.mnist, "cifar10": presets.cifar10}
 
 

@@ -10,7 +10,7 @@ SIZE = 2048
 
 
 def matrix_product() -> Callable[[], float]:
-    """A contestant that counts the operations of torch's product of large float32 matrices, on all cores."""
+    """Return a contestant that multiplies large float32 matrices with torch on all cores and counts operations."""
     left, right = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
 
     def work() -> float:

@@ -1,8 +1,8 @@
-"""Other libraries, each with its fastest settings for the same kind of deformation.
+"""Other libraries, with their fastest settings for the same kind of deformation.
 
 For MNIST: a random perspective, an elastic distortion with the same σ and α, and dilation or erosion of half of the
-images. For CIFAR-10: scale and shift, elastic distortion, flip. Parameters are separate for each image. Libraries that
-are not installed are left out.
+images. For CIFAR-10: scale and shift, elastic distortion, flip. Each image has separate parameters. Libraries that are
+not installed are skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def installed(name: str) -> bool:
 
 
 def kornia(preset: str, *, same_on_batch: bool = False) -> Callable[[Tensor], Tensor]:
-    """A function that deforms a batch of images, with separate parameters for each or the same for all."""
+    """Return a function that deforms a batch of images, with separate parameters per image or shared ones."""
     import kornia.augmentation as augmentation
     from kornia.morphology import dilation, erosion
 
@@ -60,7 +60,7 @@ def kornia(preset: str, *, same_on_batch: bool = False) -> Callable[[Tensor], Te
 
 
 def _albumentations(preset: str) -> Callable[[np.ndarray[Any, Any]], Any]:
-    """A function that deforms one image."""
+    """Return a function that deforms one image."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import albumentations as al
@@ -80,7 +80,7 @@ def _albumentations(preset: str) -> Callable[[np.ndarray[Any, Any]], Any]:
 
 
 def _scipy(preset: str) -> Callable[[np.ndarray[Any, Any]], Any]:
-    """A function that deforms one image with scipy.ndimage."""
+    """Return a function that deforms one image with scipy.ndimage."""
     from scipy import ndimage
 
     random = np.random.default_rng(0)
@@ -109,7 +109,7 @@ LOOPS = {"albumentations": _albumentations, "scipy": _scipy}
 
 @contextmanager
 def loop_in_processes(peer: str, preset: str, count: int) -> Iterator[Callable[[], float]]:
-    """A contestant that loops over images in one process per core."""
+    """Provide a contestant that loops over images in one process per core."""
     cores = torch.get_num_threads()
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
 
@@ -134,7 +134,7 @@ def _loop_of(peer: str, preset: str, count: int) -> tuple[Callable[[Any], Any], 
 
 
 def plain_network(name: str) -> nn.Sequential:
-    """The network in its usual form: ReLU before the pooling, in torch's default memory format."""
+    """Build the network in its usual form: ReLU before the pooling, torch's default memory format."""
     network = models.build(name, generator=generator(0, "bench", 0))
     network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     layers: list[nn.Module] = []
@@ -147,7 +147,7 @@ def plain_network(name: str) -> nn.Sequential:
 
 
 def ttach_wrapper(network: nn.Module) -> tuple[nn.Module, int]:
-    """ttach's wrapper, which runs one pass after another, and its number of views."""
+    """Return ttach's wrapper, which runs passes sequentially, and its number of views."""
     import ttach
 
     views = ttach.Compose([ttach.HorizontalFlip(), ttach.Multiply([0.9, 1.0, 1.1])])

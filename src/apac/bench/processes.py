@@ -1,4 +1,4 @@
-"""Measurements that need a process of their own: peak memory, and the time from a command to its output."""
+"""Measurements in a separate process: peak memory and the run time of a command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apac.errors import InputError
 from apac.progress import Progress
 
 PASSES = (64, 4096)
-IMAGES = 500  # enough that both numbers of passes use the engine for large jobs
+IMAGES = 500  # enough for both numbers of passes to use a prepared network
 MEMORY = """
 import torch
 from apac import Classifier, FixedPasses, presets
@@ -32,7 +32,7 @@ def measure(rounds: int, progress: Progress) -> list[Entry]:
 
 
 def _memory(progress: Progress) -> list[Entry]:
-    if not Path("/proc/self/status").exists():  # only Linux reports the peak of a process without that of its parent
+    if not Path("/proc/self/status").exists():  # only Linux reports the peak of a process separately from its parent
         return []
     group = f"peak memory of a decision, mnist-cnn, {IMAGES} images"
     peaks = []
@@ -47,14 +47,14 @@ def _memory(progress: Progress) -> list[Entry]:
 
 
 def _start(rounds: int, progress: Progress) -> list[Entry]:
-    """The time from the start of a command to its end, imports included."""
+    """Measure the run time of commands, including imports."""
     from PIL import Image
 
     from apac import data
     from apac.runs.train import train
     from apac.training.config import TrainConfig
 
-    group = "from the command to its answer"
+    group = "run time of a command"
     apac = [sys.executable, "-m", "apac"]
     with tempfile.TemporaryDirectory() as folder:
         run, image = Path(folder) / "run", Path(folder) / "digit.png"
@@ -62,7 +62,7 @@ def _start(rounds: int, progress: Progress) -> list[Entry]:
         Image.fromarray(data.load("mnist-5k").test_images[0, 0].numpy()).save(image)
         commands = {
             "apac --help": [*apac, "--help"],
-            "apac classify, one image, 256 passes, kernels compiled before": [
+            "apac classify, one image, 256 passes, kernels already compiled": [
                 *apac,
                 "classify",
                 str(run),

@@ -1,4 +1,4 @@
-"""Measurements: contestants take turns, and the best turn of each counts."""
+"""Timing: contestants take turns, and the best turn of each counts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Entry:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-Contestant = Callable[[], float]  # does some work and returns its amount
+Contestant = Callable[[], float]  # does some work and returns the amount
 
 
 def race(group: str, contestants: Mapping[str, Contestant], rounds: int, progress: Progress) -> dict[str, float]:
-    """The amount of work per second of each contestant.
+    """Return the amount of work per second of each contestant.
 
-    The speed of a machine varies with time: turns are short and taken in rotation after one warm-up turn, and only the
-    best of each counts, so that the ratios are comparable.
+    The speed of a machine varies over time. Contestants therefore alternate in short turns after one warm-up turn, and
+    only the best turn counts, so that the ratios are comparable.
     """
     for work in contestants.values():
         work()

@@ -45,10 +45,10 @@ def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
 
         return work
 
-    contestants = {WITH: apac(preset), WITHOUT: apac(Compose()), "with deformation, a batch ahead": apac(preset, True)}
+    contestants = {WITH: apac(preset), WITHOUT: apac(Compose()), "with deformation, prefetching": apac(preset, True)}
     if peers.installed("kornia"):
         contestants["kornia, plain loop"] = _kornia(name, config, images, labels)
-    group = f"training samples a second, {name}"
+    group = f"training samples per second, {name}"
     speed = race(group, contestants, rounds, progress)
     return [
         Entry(group, contestant, value, "samples/s", WITH, speed[WITH] / value) for contestant, value in speed.items()
@@ -56,7 +56,7 @@ def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
 
 
 def _kornia(name: str, config: TrainConfig, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], float]:
-    """A training loop as people usually write it."""
+    """Return a contestant that runs a typical training loop."""
     network, chain = peers.plain_network(name), peers.kornia(name.partition("-")[0])
     assert config.weight_decay is not None
     decay = config.weight_decay

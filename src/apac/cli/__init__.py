@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Each command imports what it needs, so that `apac --help` is fast."""
+"""The command line interface. Commands import what they need when they run, so that `apac --help` is fast."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="""Augmented PAttern Classification: train on randomly deformed images, and classify by the same expectation.
+    help="""Augmented PAttern Classification: train on randomly deformed images, decide by averaging over deformations.
 
-    To start, a few minutes:  [bold]apac reproduce --out report[/bold]
+    Get started (a few minutes):  [bold]apac reproduce --out report[/bold]
 
-    The options below precede the command:  apac --threads 1 --import my_module train ...""",
+    Put the options below before the command:  apac --threads 1 --import my_module train ...""",
 )
 for command in (train, evaluate, classify, reproduce, bench):
     app.command()(command)
-data = typer.Typer(no_args_is_help=True, help="Download the data sets and locate them.")
+data = typer.Typer(no_args_is_help=True, help="Download data sets and print their location.")
 for command in (fetch, path):
     data.command()(command)
 app.add_typer(data, name="data")
@@ -66,7 +66,7 @@ def options(
 
 
 def main() -> None:
-    # OpenMP threads spin while they wait for each other, and beside another busy process they wait most of the time.
-    # Read by OpenMP when torch is first imported, and set here alone: importing the library changes no environment.
+    # OpenMP threads spin while they wait for each other, which is slow if another process keeps the cores busy. OpenMP
+    # reads the variable when torch is first imported. Importing the library does not change the environment.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     run_app(app)

@@ -14,15 +14,15 @@ from apac.errors import InputError
 
 @handle_errors
 def bench(
-    only: Annotated[str, typer.Option(help="Parts to measure, separated by commas.")] = "deform,decide,train,process",
+    only: Annotated[str, typer.Option(help="Benchmarks to run, separated by commas.")] = "deform,decide,train,process",
     rounds: Annotated[int, typer.Option(help="Measurements per contestant; the best one counts.")] = 5,
     out: Annotated[Path, typer.Option(help="File for the results.")] = Path("bench.json"),
 ) -> None:
-    """Measure the speed, compared with other libraries and with the peak of the machine.
+    """Benchmark the speed, compared with other libraries and with the peak of the machine.
 
     Example:  apac bench --only deform --out deform.json
 
-    Other libraries are measured if they are installed (the extra "bench"). Leave the machine otherwise idle.
+    Other libraries are measured if they are installed (the extra "bench"). Leave the machine idle otherwise.
     """
     from apac.bench.result import bench as measure
     from apac.bench.result import tables, to_json

@@ -29,7 +29,7 @@ def classify(
     as_json: Annotated[bool, typer.Option("--json", help="Print the decisions as JSON.")] = False,
     seed: Seed = 0,
 ) -> None:
-    """Classify image files by APAC, with as many passes as a certified decision takes.
+    """Classify image files by APAC, with as many passes as a certified decision needs.
 
     Example:  apac classify runs/cnn digit.png
 

@@ -1,4 +1,4 @@
-"""Expected errors end in one sentence: exit status 2 for bad input or a full disk, 130 for Ctrl-C, no traceback."""
+"""Expected errors print one sentence and no traceback. Exit status: 2 for errors, 130 for Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from apac.errors import ApacError, Interrupted
 BAD_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
-# Arguments in messages of the library that are options of the command.
+# Arguments in library messages that correspond to command-line options.
 FLAGS = re.compile(r"\b(resume|overwrite)=True")
 VALUES = re.compile(
     r"\b(epochs|batch_size|learning_rate|weight_decay|ema_decay|validation_fraction|on_unreadable|seed)="
@@ -30,24 +30,24 @@ def print_error(sentence: str) -> None:
 
 
 def in_options(message: str) -> str:
-    """Replace the arguments in a message of the library by options."""
+    """Replace arguments in a library message by command-line options."""
     message = FLAGS.sub(r"--\1", message)
     return VALUES.sub(lambda match: f"--{match[1].replace('_', '-')} {match[2]}", message)
 
 
 def handle_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command so that expected errors end in one sentence and an exit status."""
+    """Decorate a command so that expected errors print one sentence and set the exit status."""
 
     @functools.wraps(command)
     def wrapped(*arguments: Any, **options: Any) -> None:
         try:
             command(*arguments, **options)
         except (KeyboardInterrupt, Interrupted) as error:
-            _exit(in_options(str(error)) or "interrupted; no incomplete file is left.", INTERRUPTED)
+            _exit(in_options(str(error)) or "interrupted; there are no incomplete files.", INTERRUPTED)
         except ApacError as error:
             _exit(in_options(str(error)), BAD_INPUT)
         except BrokenPipeError:
-            raise  # the reader of the output has closed it, for example `head`; `run_app` ends quietly
+            raise  # the output pipe was closed, for example by `head`; `run_app` exits quietly
         except OSError as error:
             _exit(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.", BAD_INPUT)
 
@@ -60,7 +60,7 @@ def _exit(sentence: str, status: int) -> NoReturn:
 
 
 def run_app(app: typer.Typer) -> None:
-    """Run the command line and print usage errors in one line instead of a box."""
+    """Run the command line, and print usage errors on one line instead of in a box."""
     try:
         status = app(prog_name="apac", standalone_mode=False)
         sys.stdout.flush()
@@ -69,11 +69,11 @@ def run_app(app: typer.Typer) -> None:
         print_error("interrupted.")
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # Python would report the closed pipe when it flushes the rest of the output at exit.
+        # Otherwise Python reports the closed pipe when it flushes the output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
-        # typer has no public base class of its usage errors; they are the ones with these two attributes.
+        # typer has no public base class for usage errors; they are recognized by these two attributes.
         context, message = getattr(error, "ctx", None), getattr(error, "format_message", None)
         if context is None or message is None:
             raise

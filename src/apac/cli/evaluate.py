@@ -25,10 +25,10 @@ def evaluate(
     run: RunFolder,
     passes: Annotated[
         str | None,
-        typer.Option(help="Numbers of passes M to evaluate, separated by commas.", show_default="1,4,16,64,256"),
+        typer.Option(help="Numbers of passes M, separated by commas.", show_default="1,4,16,64,256"),
     ] = None,
     rule: Annotated[
-        str, typer.Option(help="fixed: error against M. certified: passes until the decision is certified.")
+        str, typer.Option(help="fixed: error as a function of M. certified: passes until the decision is certified.")
     ] = "fixed",
     error: Error = None,
     limit: Limit = None,
@@ -38,15 +38,15 @@ def evaluate(
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Evaluate the test images, plain and by APAC: error by product and by sum, top-2 error, and changed images.
+    """Evaluate on the test images, plain and by APAC: error by product and by sum, top-2 error, changed predictions.
 
     Example:  apac evaluate runs/cnn --passes 1,16,256
 
     Example:  apac evaluate runs/cnn --rule certified --against 1024
 
     Writes evaluation.json and evaluation.csv into RUN, or certified.json, certified.csv and passes.png. The scores of
-    the passes are cached in RUN/scores, so that the same command continues after Ctrl-C. For a network that comes with
-    the package, RUN is its name, and the results are written to a folder of that name.
+    the passes are cached in RUN/scores, so that the same command continues after Ctrl-C. For a network that is shipped
+    with the package, RUN is its name, and the results are written to a folder of that name.
     """
     from apac.classify.rules.fixed import FixedPasses
     from apac.runs.run import load
@@ -120,17 +120,17 @@ def _mention_no_deformation(run: Run) -> bool:
 
     if run.deformation != Compose():
         return False
-    print("This network was trained without deformation, so APAC is the plain prediction.")
+    print("This network was trained without deformation, so APAC equals the plain prediction.")
     return True
 
 
 @contextmanager
 def _resumable() -> Iterator[None]:
-    """Tell how to continue after Ctrl-C."""
+    """Print how to continue after Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:
-        sentence = "interrupted; the passes so far are cached, and the same command continues with them."
+        sentence = "interrupted; completed passes are cached. Run the same command to continue."
         raise KeyboardInterrupt(sentence) from None
 
 

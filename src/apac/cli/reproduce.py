@@ -35,34 +35,35 @@ def reproduce(
     hours: Annotated[
         float | None,
         typer.Option(
-            help="Time for the two trainings of a recipe; evaluation adds to it.", show_default="the recipe's epochs"
+            help="Time for the two trainings of a recipe, without evaluation.",
+            show_default="the recipe's epochs",
         ),
     ] = None,
     epochs: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Epochs of the training with deformation; the baseline keeps its fraction.",
+            help="Epochs of the training with deformation; the baseline is scaled accordingly.",
             show_default="the recipe's",
         ),
     ] = None,
     schedule: Annotated[
-        str, typer.Option(help="short, or paper: 15,000 epochs with the paper's learning rates.")
+        str, typer.Option(help="short, or paper (15,000 epochs with the paper's learning rates).")
     ] = "short",
     passes: Annotated[
-        str | None, typer.Option(help="The M to evaluate, separated by commas.", show_default="the recipe's")
+        str | None, typer.Option(help="Numbers of passes M, separated by commas.", show_default="the recipe's")
     ] = None,
     seed: Seed = 0,
     resume: Resume = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Train with deformation and a baseline without, evaluate, and write a report with table and figures.
+    """Train with deformation and without, evaluate both, and write a report with tables and figures.
 
     Example:  apac reproduce --out report
 
-    The default recipe is the paper's MNIST network on the 5,000 digits that come with the package. all: the rows of
-    the paper's table, in a folder each. mnist-cnn-distinctive: class-distinctive deformation, with class-indistinctive
-    deformation as the baseline. mnist-mlp-free: the MLP without weight sharing.
+    The default recipe is the paper's MNIST network on the 5,000 digits that are shipped with the package. all: every
+    row of the paper's table, each in its own folder. mnist-cnn-distinctive: class-distinctive deformation, with
+    class-indistinctive deformation as the baseline. mnist-mlp-free: the MLP without weight sharing.
     """
     from dataclasses import replace
 
@@ -83,7 +84,7 @@ def reproduce(
         table2.check_free(out, resume=resume, overwrite=overwrite)
     folders = [out / row.name if recipe == "all" else out for row in chosen]
     results = []
-    option, state = ("--overwrite", "nothing was replaced") if overwrite else ("--resume", "finished work is kept")
+    option, state = ("--overwrite", "nothing was replaced") if overwrite else ("--resume", "finished work is saved")
     try:
         with show_progress() as progress:
             plan = partial(
@@ -93,9 +94,9 @@ def reproduce(
         for row, folder in zip(chosen, folders, strict=True):
             print(steps.outline(row))
             if overwrite:
-                state = "a part of what was to be replaced is removed"
+                state = "some of the existing files are already removed"
                 steps.clear(row, folder)
-        option, state = "--resume", "finished work is kept"
+        option, state = "--resume", "finished work is saved"
         for row, folder in zip(chosen, folders, strict=True):
             results.append(_run(row, folder, resume=resume, label=f"{row.name}: " if recipe == "all" else ""))
     except (KeyboardInterrupt, Interrupted):
@@ -114,7 +115,7 @@ def reproduce(
 
 
 def _run(recipe: Recipe, folder: Path, *, resume: bool, label: str) -> Result:
-    """Train, evaluate, and write and print the report of one recipe."""
+    """Train and evaluate one recipe, then write and print its report."""
     from apac.paper import report
     from apac.paper import reproduce as steps
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during training: stop after the current step, with a checkpoint."""
+"""Handling of Ctrl-C and SIGTERM during training: stop after the current step and save a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from types import FrameType
 
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """Yield the `should_stop` of a training.
+    """Yield the `should_stop` callback of a training.
 
-    The first signal makes it return True; a second one stops at once. Before training asks for the first time, while
-    data are loaded, the first signal stops at once too. The handlers are restored at the end.
+    After the first signal it returns True; a second signal raises KeyboardInterrupt immediately. Before the first call
+    of `should_stop`, while data are loaded, the first signal also raises it. The handlers are restored on exit.
     """
     requested = polled = False
 

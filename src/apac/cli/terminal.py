@@ -1,4 +1,4 @@
-"""Output of the commands: tables, decisions, and progress as a bar on a terminal or as plain lines otherwise."""
+"""Output of the commands: tables, decisions and progress (a bar on a terminal, otherwise plain lines)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def decision_records(classified: ClassifiedImages) -> list[dict[str, Any]]:
 
 
 def records_to_csv(records: Sequence[dict[str, Any]]) -> str:
-    """Decision records as CSV, one line per image."""
+    """Return decision records as CSV, one line per image."""
     columns = ("image", "label", "runner_up", "margin", "margin_error", "passes", "stopped")
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -127,7 +127,7 @@ def _name(classes: Sequence[str], number: Any) -> str | None:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, or None: JSON has neither NaN nor infinity."""
+    """Return a finite number, or None, because JSON has neither NaN nor infinity."""
     return float(value) if math.isfinite(value) else None
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # they import torch, which is slow
     from apac.deform.base import Deformation
     from apac.training.config import TrainConfig
 
-# by the data; cifar10-cnn for folders
+# default network by data set; cifar10-cnn for folders
 NETWORKS = {"mnist-5k": "mnist-cnn", "mnist": "mnist-cnn"}
 
 
@@ -40,7 +40,8 @@ def train(
     ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Train on the original data, without deformation.")] = False,
     epochs: Annotated[
-        int | None, typer.Option(help="Each has as many virtual samples as there are images.", show_default="100")
+        int | None,
+        typer.Option(help="One epoch has as many virtual samples as images.", show_default="100"),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Virtual samples per step.", show_default="100")] = None,
     learning_rate: Annotated[
@@ -48,32 +49,32 @@ def train(
     ] = None,
     schedule: Annotated[
         str | None,
-        typer.Option(help="exponential (times 0.9993 per epoch) or cosine.", show_default="exponential"),
+        typer.Option(help="exponential (factor 0.9993 per epoch) or cosine.", show_default="exponential"),
     ] = None,
     warmup: Annotated[
-        float | None, typer.Option(help="Fraction of the steps in which the learning rate grows.", show_default="0")
+        float | None, typer.Option(help="Fraction of the steps used for linear warm-up.", show_default="0")
     ] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd or muon.", show_default="sgd")] = None,
     tied: Annotated[
         float | None,
         typer.Option(
-            help="Fraction of the epochs in which an MLP shares weights as a convolution does.", show_default="0"
+            help="Initial fraction of the epochs in which an MLP shares weights like a convolution.", show_default="0"
         ),
     ] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of the optimizer.", show_default="0.9")] = None,
     weight_decay: Annotated[
-        float | None, typer.Option(help="L2 factor on the weights.", show_default="the paper's; 5e-4 for a folder")
+        float | None, typer.Option(help="L2 penalty on the weights.", show_default="the paper's; 5e-4 for a folder")
     ] = None,
     ema_decay: Annotated[
         float | None,
-        typer.Option(help="Decay per step of the moving average of the weights; 0: none.", show_default="0"),
+        typer.Option(help="Decay of the moving average of the weights, per step; 0 disables it.", show_default="0"),
     ] = None,
     validation_fraction: Annotated[
         float | None, typer.Option(help="Fraction of the images to hold out.", show_default="0.1")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Determines every random number.", show_default="0")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the random generators.", show_default="0")] = None,
     on_unreadable: Annotated[
-        str | None, typer.Option(help="refuse or skip image files that cannot be read.", show_default="refuse")
+        str | None, typer.Option(help="refuse or skip unreadable image files.", show_default="refuse")
     ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -84,10 +85,10 @@ def train(
 
     Example:  apac train --data photos --schedule cosine --out runs/photos
 
-    A folder has a subfolder of images for each class. A fifth of each class is kept for apac evaluate, unless the
+    A folder has one subfolder of images per class. A fifth of each class is held out for apac evaluate, unless the
     folder is divided into train and test.
 
-    Ctrl-C saves a checkpoint:  apac train --resume --out runs/cnn  continues as if there had been no interruption.
+    Ctrl-C saves a checkpoint:  apac train --resume --out runs/cnn  continues with the same result.
     """
     from apac.runs import train as training
 
@@ -108,7 +109,7 @@ def train(
     }
     chosen = {name: value for name, value in options.items() if value is not None}
     if network is not None and ":" in network:
-        sys.path.insert(0, "")  # the module may lie in the current folder
+        sys.path.insert(0, "")  # the module may be in the current folder
     network, data, deformation, config = (_resumed if resume else _new)(out, network, data, plain, chosen)
     with show_progress() as progress, stop_on_signal() as should_stop:
         try:
@@ -146,7 +147,7 @@ def _new(out: Path, network: str | None, data: str | None, plain: bool, chosen: 
 
 
 def _resumed(out: Path, network: str | None, data: str | None, plain: bool, chosen: dict[str, Any]) -> Choice:
-    """The stored settings, with the options that are given again."""
+    """Return the stored settings, updated with the given options."""
     from dataclasses import replace
 
     from apac.deform.compose import Compose

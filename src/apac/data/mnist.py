@@ -32,7 +32,7 @@ def decode_idx(content: bytes) -> NDArray[np.uint8]:
         raise ValueError("not an IDX file of bytes")
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
     if values.size != math.prod(shape):
-        raise ValueError("the number of values is not that of the header")
+        raise ValueError("the number of values does not match the header")
     return values.reshape(shape)
 
 

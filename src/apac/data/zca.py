@@ -1,4 +1,4 @@
-"""ZCA whitening: decorrelate the pixels of a data set with the least change to them."""
+"""ZCA whitening: decorrelate the pixels of a data set with minimal change."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from apac.data.base import check_pixels
 from apac.errors import InputError
 from apac.inference.workers import torch_threads
 
-# With pixels in -128 .. 127, a float32 sum of 1,024 products is at most 2^24: every sum below is an exact integer for
-# any order of the terms, so the covariance is the same on every machine.
+# With pixels in -128 .. 127, a float32 sum of 1,024 products is at most 2^24: every sum below is an exact integer in
+# any order of summation, so the covariance is the same on every machine.
 CHUNK, MIDDLE = 1024, 128
 
 
@@ -36,7 +36,7 @@ class Whitening:
             )
 
     def apply(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) uint8 -> (N, C, H, W) float32, in chunks that bound the memory."""
+        """Convert (N, C, H, W) uint8 to (N, C, H, W) float32, in chunks to bound the memory."""
         check_pixels(images)
         if images[:1].numel() not in (0, self.mean.numel()):
             raise InputError(
@@ -50,7 +50,7 @@ class Whitening:
         return whitened
 
     def tensors(self) -> dict[str, Tensor]:
-        """The mean and the lower triangle of the matrix in half precision, without loss: 9 MB for CIFAR-10, not 37."""
+        """Return the mean and the lower triangle in half precision, which is lossless: 9 MB for CIFAR-10, not 37."""
         row, column = _triangle(len(self.mean))
         return {"mean": self.mean, "triangle": self.matrix[row, column].half()}
 
@@ -95,7 +95,7 @@ def fit(images: Tensor, *, epsilon: float = 0.1, scale: float = 0.25) -> Whiteni
 
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and covariance of the pixels, float64."""
+    """Return the mean and the covariance of the pixels, float64."""
     count, size = len(images), images[0].numel()
     total = torch.zeros(size, dtype=torch.float64)
     products = torch.zeros(size, size, dtype=torch.float64)
@@ -108,14 +108,14 @@ def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _triangle(size: int) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the lower triangle."""
+    """Return the row and column indices of the lower triangle."""
     row, column = torch.tril_indices(size, size)
     return row, column
 
 
 def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    # On one thread: the decomposition synchronizes its threads thousands of times, and beside other work the waiting
-    # takes ten times as long as the computation.
+    # On one thread: the decomposition synchronizes its threads thousands of times, which on a busy machine takes ten
+    # times as long as the computation.
     with torch_threads(1):
         variances, directions = torch.linalg.eigh(matrix)
     return variances, directions

@@ -1,4 +1,4 @@
-"""Deformations u(x; Θ). All kinds are imported here, so that `Deformation.from_json` finds them."""
+"""Deformations u(x; Θ). Every class is imported here, so that `Deformation.from_json` finds it."""
 
 from apac.deform import presets
 from apac.deform.amplitude import Amplitude

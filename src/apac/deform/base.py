@@ -1,4 +1,4 @@
-"""What a deformation is: a distribution over parameters Θ, and a pure function u(x; Θ)."""
+"""The base class of deformations: a distribution over parameters Θ, and a pure function u(x; Θ)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from apac.trees import Tree
 class Deformation(ABC):
     """A random deformation u(x; Θ).
 
-    To define a kind of your own, write a frozen dataclass that overrides `sample` and `apply`, nothing else.
+    To define your own, write a frozen dataclass that overrides `sample` and `apply`.
 
-    Deformations compare equal, hash, pickle, and print as the call that creates them. Their constructor arguments are
-    numbers, strings, tuples and other deformations, so that a run can store them as JSON.
+    Deformations support equality, hashing and pickling, and their repr is the constructor call. Constructor arguments
+    are numbers, strings, tuples and other deformations, so that a run can store them as JSON.
 
     >>> from dataclasses import dataclass
     >>> import torch, apac
@@ -40,21 +40,21 @@ class Deformation(ABC):
 
     @abstractmethod
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> Any:
-        """Sample n parameters for images of shape (C, H, W). All randomness is here.
+        """Sample parameters for n images of shape (C, H, W). This is the only source of randomness.
 
         Returns a frozen dataclass (or a tensor, or a tuple) of tensors with leading dimension n.
         """
 
     @abstractmethod
     def apply(self, images: Tensor, parameters: Any) -> Tensor:
-        """Deform images (N, C, H, W) by N parameters, one for each image, or by one for all images.
+        """Deform images (N, C, H, W) with N parameters, one per image, or with one shared by all images.
 
-        Pure: the same input gives the same output, and the input is not modified. The output may be the input itself
-        if nothing changes.
+        A pure function: the output depends only on the arguments, which are not modified. The output may be the input
+        tensor itself if nothing changes.
         """
 
     def __call__(self, images: Tensor, *, generator: torch.Generator, labels: Tensor | int | None = None) -> Tensor:
-        """Deform each image by fresh parameters, for a training loop of your own.
+        """Sample parameters for each image and apply them, for example in your own training loop.
 
         Takes a batch (N, C, H, W) with labels (N,), or a single image (C, H, W) with its label. Only class-distinctive
         deformations (`PerClass`) use the labels; all others ignore them.
@@ -74,24 +74,24 @@ class Deformation(ABC):
     def _sample_for(
         self, labels: Tensor | None, n: int, image_shape: tuple[int, int, int], generator: torch.Generator
     ) -> Any:
-        """Parameters for n images with these labels (n,), which class-distinctive deformations alone use."""
+        """Sample parameters for n images with labels (n,). Only class-distinctive deformations use the labels."""
         return self.sample(n, image_shape, generator=generator)
 
     def preprocess(self, images: Tensor) -> Tensor:
-        """The part of `apply` that does not depend on the parameters, such as a normalization. Default: no change.
+        """Apply the part that does not depend on the parameters, such as a normalization. The default changes nothing.
 
-        The plain prediction is that of the preprocessed images.
+        The plain prediction uses the preprocessed images.
         """
         return images
 
     @property
     def sets(self) -> tuple[Deformation, ...]:
-        """The class-indistinctive deformations: this one alone, unless classes have their own (`PerClass`)."""
+        """The class-indistinctive deformations: only this one, unless classes have their own (`PerClass`)."""
         return (self,)
 
     @property
     def set_of_class(self) -> tuple[int, ...] | None:
-        """For each class, the index of its deformation in `sets`; None where all classes share one."""
+        """For each class, the index of its deformation in `sets`; None if all classes share one."""
         return None
 
     def validate_classes(self, classes: int) -> None:
@@ -102,14 +102,14 @@ class Deformation(ABC):
             )
 
     def to_json(self) -> dict[str, Any]:
-        """The constructor call as a JSON object."""
+        """Return the constructor call as a JSON object."""
         if not is_dataclass(self):
             raise InputError(f"{type(self).__name__} must be a frozen dataclass, so that a run can store it.")
         return {"kind": _name(type(self)), **{f.name: _to_json(getattr(self, f.name)) for f in fields(self)}}
 
     @classmethod
     def from_json(cls, payload: dict[str, Any]) -> Deformation:
-        """The deformation that `to_json` describes, of any kind whose module has been imported."""
+        """Build the deformation that `to_json` describes. The module that defines its class must be imported."""
         if not isinstance(payload, dict) or "kind" not in payload:
             raise InputError(f'a deformation in JSON is an object with a "kind", got {payload!r}.')
         kind = _kinds().get(payload["kind"])
@@ -153,7 +153,7 @@ def check_same_shape(images: Tensor, parameters: Tensor) -> None:
 
 
 def _kinds() -> dict[str, type[Deformation]]:
-    """All subclasses by name; if two have the same name, the later definition."""
+    """Return all subclasses by name; a later definition replaces an earlier one of the same name."""
     kinds: dict[str, type[Deformation]] = {}
     pending: list[type[Deformation]] = [*Deformation.__subclasses__()]
     for kind in pending:
@@ -163,8 +163,7 @@ def _kinds() -> dict[str, type[Deformation]]:
 
 
 def _name(kind: type[Deformation]) -> str:
-    """The class name for kinds of this package; with the module for all others, so that they cannot replace a kind of
-    this package."""
+    """Return the class name, with the module unless the class belongs to this package, whose names are reserved."""
     built_in = kind.__module__.startswith("apac.deform.")
     return kind.__name__ if built_in else f"{kind.__module__}.{kind.__qualname__}"
 

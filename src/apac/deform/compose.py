@@ -1,4 +1,4 @@
-"""Several deformations as one; consecutive geometric kinds share one resampling."""
+"""A sequence of deformations; consecutive geometric ones share one resampling."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Compose(Deformation):
     """
 
     parts: tuple[Deformation, ...]
-    # Derived from the parts. A ClassVar, because it is not a dataclass field and takes no part in comparisons.
+    # Derived from the parts. Declared as a ClassVar, so that it is not a dataclass field and not compared.
     _groups: ClassVar[list[tuple[list[Any], Thickness | None]]]
 
     def __init__(self, *parts: Deformation) -> None:

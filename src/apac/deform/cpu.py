@@ -1,4 +1,4 @@
-"""When the CPU kernels are used, and how images are distributed over the threads."""
+"""Selects the CPU kernels and distributes images over threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _kernels_enabled = True
 
 
 def kernels_for(images: Tensor, parameters: Any = ()) -> Any | None:
-    """The module of CPU kernels, or None if images are not on the CPU, need gradients, or numba is not available."""
+    """Return the CPU kernels, or None if images are not on the CPU or need gradients, or numba is unavailable."""
     if not _kernels_enabled or images.device.type != "cpu":
         return None
     if torch.is_grad_enabled() and (images.requires_grad or trees.requires_grad(parameters)):
@@ -44,13 +44,13 @@ def torch_path() -> Iterator[None]:
 def _load_kernels() -> Any | None:
     try:
         return import_module("apac.deform.kernels")
-    except Exception as error:  # a numba that is incompatible with numpy or Python fails in many ways
-        logging.getLogger("apac").warning("numba cannot be used (%s); torch deforms instead, more slowly.", error)
+    except Exception as error:  # incompatible versions of numba fail in many ways
+        logging.getLogger("apac").warning("numba is unavailable (%s); falling back to torch, which is slower.", error)
         return None
 
 
 def apply_in_tiles(apply: Callable[[Tensor, Any], Tensor], images: Tensor, parameters: Any) -> Tensor:
-    """apply(images, parameters), computed on the CPU in tiles of images, in parallel."""
+    """Return apply(images, parameters), computed in parallel for tiles of the images on the CPU."""
     size = min(max(-(-len(images) // torch.get_num_threads()), MIN_TILE), MAX_TILE)
     if len(images) <= size or kernels_for(images, parameters) is None:
         return apply(images, parameters)

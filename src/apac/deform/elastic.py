@@ -70,7 +70,7 @@ def _filter(length: int, sigma: float, scale: float) -> Tensor:
 
 
 def gaussian_matrix(length: int, sigma: float) -> Tensor:
-    """The filter along one axis as a symmetric (length, length) matrix.
+    """Return the Gaussian filter along one axis as a symmetric (length, length) matrix.
 
     On small images a matrix product is faster than a convolution.
     """

@@ -33,7 +33,7 @@ class Flip(Deformation):
 
     @property
     def padding(self) -> None:
-        """A flip shows no point outside the image."""
+        """None: a flip shows no point outside the image."""
         return None
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> FlipParameters:

@@ -64,6 +64,6 @@ class Homography(Deformation):
 
 @lru_cache(maxsize=8)
 def _mean_and_std(std: float, shear: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The mean (3, 3) and the standard deviation (9,) of the elements, cached because the rest of `sample` is fast."""
+    """Return the mean (3, 3) and standard deviation (9,) of the elements, cached to keep `sample` fast."""
     elements = [[std, shear, std], [shear, std, std], [std, std, 0.0]]  # H33 = 1
     return torch.eye(3, device=device), torch.tensor(elements, device=device).flatten()

@@ -1,7 +1,7 @@
-"""CPU kernels: the same results as the torch path, faster.
+"""CPU kernels: a faster equivalent of the torch code.
 
 Images are contiguous (N, C, H·W) arrays. A kernel runs in the calling thread and releases the GIL; `apply_in_tiles`
-distributes the images over threads. Kernels are compiled at first use; numba caches the machine code on disk.
+distributes the images over threads. Kernels are compiled on first use; numba caches the machine code on disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contrac
 
 @_compiled
 def noise(keys: Any, out: Any) -> None:
-    """Uniform noise in [-1, 1), out (n, count), one key (n, 2) per row; see `apac.deform.noise`."""
+    """Fill out (n, count) with uniform noise in [-1, 1), one key (n, 2) per row; see `apac.deform.noise`."""
     for i in range(out.shape[0]):
         first, second, row = np.uint32(keys[i, 0]), np.uint32(keys[i, 1]), out[i]
         for j in range(out.shape[1]):
@@ -45,8 +45,8 @@ def warp(
     size: int,
     out: Any,
 ) -> None:
-    """Interpolate bilinearly at matrix (n, 3, 3) of the output coordinates plus displacement (n, 2, H·W), then apply
-    the `thickness` of change (n,).
+    """Interpolate bilinearly at matrix (n, 3, 3) times the output coordinates plus displacement (n, 2, H·W), then
+    apply `thickness` with change (n,).
 
     Each n is 1 or N. If all are 1, the interpolation weights are computed once for all images.
     """
@@ -74,7 +74,7 @@ def warp(
                 scale = one / (m20 * x[p] + m21 * y[p] + m22)
                 u = (m00 * x[p] + m01 * y[p] + m02) * scale + dx[p] + center_x
                 v = (m10 * x[p] + m11 * y[p] + m12) * scale + dy[p] + center_y
-                # Outside the border only padding is visible. NaN (0 / 0 in a projective map) goes there too.
+                # Outside the border only padding is visible. NaN (0 / 0 in a projective map) is mapped there too.
                 u = u if u < last_x else last_x
                 v = v if v < last_y else last_y
                 u = u if u > zero else zero
@@ -116,7 +116,7 @@ def _repeat_edge(padded: Any, height: int, stride: int) -> None:
 
 @_compiled
 def thickness(images: Any, change: Any, size: int, height: int, width: int, out: Any) -> None:
-    """Gray dilation (change 1) or erosion (-1) by a square window, change (n,), or (1,) for all images."""
+    """Dilate (change 1) or erode (-1) with a square window; change is (n,), or (1,) for all images."""
     buffers = _morphology_buffers(images, size, height, width)
     for i in range(images.shape[0]):
         for c in range(images.shape[1]):
@@ -157,7 +157,7 @@ def _morph(image: Any, change: int, size: int, height: int, width: int, buffers:
 
 @_compiled
 def _extremum(a: Any, b: Any, change: int, out: Any) -> None:
-    """The elementwise maximum, or the minimum if change is -1. NaN propagates, as in torch."""
+    """Write the elementwise maximum, or the minimum if change is -1, to out. NaN propagates, as in torch."""
     if change > 0:
         for p in range(len(a)):
             out[p] = b[p] if (b[p] > a[p]) | (b[p] != b[p]) else a[p]

@@ -9,11 +9,11 @@ from apac.deform.base import Deformation
 
 
 class DeformationLayer(nn.Module):
-    """Deform in training mode, only preprocess in evaluation mode: the first layer of an `nn.Sequential`.
+    """Deform in training mode and only preprocess in evaluation mode. Use it as the first layer of a model.
 
-    Like dropout, the layer draws from torch's default generator: `torch.manual_seed` makes it reproducible, and each
-    DataLoader worker draws other parameters. Give `apac.Classifier` the network without this layer, because the
-    classifier deforms the images itself.
+    Like dropout, the layer draws from torch's default generator: `torch.manual_seed` makes it reproducible, and
+    DataLoader workers draw different parameters. Pass the network without this layer to `apac.Classifier`, which
+    deforms the images itself.
 
     >>> import torch, apac
     >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
@@ -27,7 +27,7 @@ class DeformationLayer(nn.Module):
         self.deformation = deformation
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Images (N, C, H, W); only a `PerClass` needs labels (N,)."""
+        """Deform or preprocess images (N, C, H, W). Only a `PerClass` needs labels (N,)."""
         if not self.training:
             return self.deformation.preprocess(images)
         return self.deformation(images, generator=torch.default_generator, labels=labels)

@@ -1,8 +1,8 @@
-"""Uniform noise as a hash of a key and an index: the same on any device and with any number of threads.
+"""Uniform noise as a hash of a key and an index, independent of the device and the number of threads.
 
-A torch generator produces its numbers sequentially, in one thread; the noise of an elastic distortion would take longer
-than the rest of the deformation. The generator therefore provides a key of two 32-bit integers per image only, and
-element j of the noise is a hash of the key and j.
+A torch generator produces its numbers sequentially in one thread, which would take longer than the rest of an elastic
+distortion. The generator therefore only provides a key of two 32-bit integers per image, and element j of the noise is
+a hash of the key and j.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ROWS_PER_TASK = 512
 
 
 def uniform_noise(n: int, count: int, *, generator: torch.Generator) -> Tensor:
-    """Noise in [-1, 1), (n, count) float32."""
+    """Return noise in [-1, 1), (n, count) float32."""
     keys = torch.randint(1 << 32, (n, 2), generator=generator, device=generator.device)
     kernels = kernels_for(keys)
     if kernels is None:

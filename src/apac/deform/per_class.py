@@ -25,7 +25,7 @@ class PerClassParameters:
 class PerClass(Deformation):
     """A deformation for each class: `by_class` for the classes that it names, `default` for the others.
 
-    Training deforms a sample by the deformation of its class. A decision scores class c with the passes of the
+    Training deforms each sample with the deformation of its class. A decision scores class c with the passes of the
     deformation of c: N_d different deformations with M passes each (paper, eq. 8). `Compose()` disables deformation for
     a class.
 
@@ -44,9 +44,9 @@ class PerClass(Deformation):
         self, by_class: Mapping[int, Deformation], default: Deformation | None = None, *, classes: int
     ) -> None:
         if not (isinstance(classes, Integral) and classes >= 1):
-            raise InputError(f"the classes of a PerClass must be a whole number of at least 1, got {classes!r}.")
+            raise InputError(f"the classes of a PerClass must be an integer of at least 1, got {classes!r}.")
         if not all(isinstance(c, Integral) for c in by_class):
-            raise InputError(f"the classes of a PerClass must be whole numbers, got {list(by_class)}.")
+            raise InputError(f"the classes of a PerClass must be integers, got {list(by_class)}.")
         unknown = sorted(c for c in by_class if not 0 <= c < classes)
         if unknown:
             raise InputError(f"the classes of a PerClass must be between 0 and {classes - 1}, got {unknown[0]}.")
@@ -69,7 +69,7 @@ class PerClass(Deformation):
 
     @property
     def of_class(self) -> tuple[Deformation, ...]:
-        """The deformation of each class, by its number."""
+        """The deformation of each class, by class index."""
         named = dict(self.by_class)
         return tuple(named.get(c) or self.default for c in range(self.classes))  # type: ignore[misc]
 
@@ -95,7 +95,7 @@ class PerClass(Deformation):
         if labels is None:
             raise InputError("PerClass deforms a sample according to its class; pass labels=...")
         if labels.is_floating_point() or labels.dtype == torch.bool:
-            raise InputError(f"labels must be whole numbers, got {labels.dtype}.")
+            raise InputError(f"labels must be integers, got {labels.dtype}.")
         if len(labels) != n:
             raise InputError(f"{n} parameters need {n} labels, got {len(labels)}.")
         if n and not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
@@ -112,7 +112,7 @@ class PerClass(Deformation):
         return self.sample(n, image_shape, generator=generator, labels=labels)
 
     def preprocess(self, images: Tensor) -> Tensor:
-        """The preprocessing of the first set: it is the same for all classes."""
+        """Preprocess as the first set does: preprocessing is the same for all classes."""
         return self.sets[0].preprocess(images)
 
     def apply(self, images: Tensor, parameters: PerClassParameters) -> Tensor:

@@ -1,4 +1,4 @@
-"""The two deformations of the paper. Each is a plain `Compose`."""
+"""The two deformations of the paper, each a `Compose`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from apac.deform.thickness import Thickness
 
 
 def mnist() -> Compose:
-    """Deformation on MNIST: homography and elastic distortion as one interpolation, then thickening or thinning.
+    """Return the MNIST deformation: homography and elastic distortion in one interpolation, then thickness.
 
     >>> import apac
     >>> [type(part).__name__ for part in apac.presets.mnist().parts]
@@ -21,7 +21,7 @@ def mnist() -> Compose:
 
 
 def cifar10() -> Compose:
-    """Deformation on CIFAR-10: scale, shift, elastic distortion and flip as one interpolation.
+    """Return the CIFAR-10 deformation: scale, shift, elastic distortion and flip in one interpolation.
 
     Whitened images have no background value, so the edge pixels are repeated outside the image.
 

@@ -23,7 +23,7 @@ class ThicknessParameters:
 
 @dataclass(frozen=True)
 class Thickness(Deformation):
-    """Gray dilation or erosion by a square of `size` pixels, with probabilities `dilate` and `erode`.
+    """Gray dilation or erosion with a square of `size` pixels, with probabilities `dilate` and `erode`.
 
     Dilation thickens light strokes on a dark background, as in MNIST. The default window is 2 × 2: erosion by 3 × 3
     leaves 18 % of the ink of MNIST's digits, and one digit in seven without a pixel above half brightness.
@@ -80,10 +80,10 @@ class Thickness(Deformation):
         return out.to(images.dtype)
 
     def _morph(self, images: Tensor, change: int) -> Tensor:
-        """The extremum over a window.
+        """Return the extremum over a window.
 
-        For an even size the window extends right and down to dilate, left and up to erode, as in scipy.ndimage: one
-        after the other does not shift the image.
+        For an even size the window extends right and down in dilation, left and up in erosion, as in scipy.ndimage, so
+        that erosion after dilation does not shift the image.
         """
         before = self.size // 2 if change < 0 else (self.size - 1) // 2
         for axis in (2, 3):
@@ -92,7 +92,7 @@ class Thickness(Deformation):
 
 
 def _extremum(images: Tensor, axis: int, first: int, size: int, pick: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """torch.maximum or torch.minimum over the window [i + first, i + first + size) of an axis, within the image."""
+    """Return the maximum or minimum over the window [i + first, i + first + size) of an axis, within the image."""
     length = images.shape[axis]
     indices = torch.arange(length, device=images.device)
     result = images
@@ -104,6 +104,6 @@ def _extremum(images: Tensor, axis: int, first: int, size: int, pick: Callable[[
 
 @lru_cache(maxsize=8)
 def _changes(dilate: float, erode: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The boundaries of three intervals of [0, 1), and the change that each stands for."""
+    """Return the boundaries of three intervals of [0, 1) and the change of each interval."""
     boundaries = torch.tensor([dilate, dilate + erode], device=device)
     return boundaries, torch.tensor([1, -1, 0], dtype=torch.int8, device=device)

@@ -1,7 +1,7 @@
-"""Deformations of the time axis of a series, its last axis: a shift, and a local change of speed.
+"""Deformations of the time axis, the last axis of a time series: a shift and a local change of speed.
 
-Values between two time steps are interpolated linearly. Before the first and after the last time step the edge value
-repeats.
+Values between two time steps are interpolated linearly. Before the first and after the last time step the
+edge value is repeated.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TimeWarpParameters:
 
 @dataclass(frozen=True)
 class TimeWarp(Deformation):
-    """Divide a time series into equal parts and play each at a random speed exp(N(0, std²)).
+    """Divide a time series into equal parts and replay each part at a random speed exp(N(0, std²)).
 
     The first and the last time step stay fixed: only the ratios of the speeds matter.
 
@@ -93,7 +93,7 @@ class TimeWarp(Deformation):
 
 
 def _interpolate(images: Tensor, time: Tensor) -> Tensor:
-    """Images (N, C, H, steps) at fractional time steps `time` (N, steps), or (1, steps) for all images."""
+    """Interpolate images (N, C, H, steps) at fractional time steps (N, steps), or (1, steps) for all images."""
     steps = images.shape[-1]
     time = time.clamp(0, steps - 1)
     before = time.long().clamp(max=max(0, steps - 2))

@@ -1,4 +1,4 @@
-"""Geometric deformations: the one coordinate convention, and the one interpolation.
+"""Geometric deformations: coordinate convention and interpolation.
 
 Convention: a pixel is a square of side 1. Its coordinates (x, y) are those of its center, in pixels from the center of
 the image, x to the right and y down: in a row of W pixels, x runs from −(W − 1)/2 to (W − 1)/2. A flow maps the
@@ -47,7 +47,7 @@ class Geometric(Protocol):
 
 
 def can_share_resampling(group: Sequence[Geometric], part: Geometric) -> bool:
-    """Whether a part can join the resampling of a group: they must agree on the padding."""
+    """Return whether a part can share the resampling of a group, which requires the same padding."""
     return part.padding is None or group_padding(group) in (None, part.padding)
 
 
@@ -67,7 +67,7 @@ def warp(images: Tensor, group: Sequence[Geometric], parameters: Sequence[Any]) 
 def resample(
     group: Sequence[Geometric], images: Tensor, parameters: Sequence[Any], thickness: Thickness | None = None
 ) -> Tensor:
-    """`warp` for prepared parameters, followed by `thickness`, whose parameters are the last, if it is given.
+    """Resample as `warp` does, with prepared parameters, and then apply `thickness`, if any, with the last of them.
 
     The CPU kernel fuses both: the morphology costs little while the image is in the cache.
     """
@@ -87,7 +87,7 @@ def resample(
 
 
 def _combine(operation: Callable[[Tensor, Tensor], Tensor], terms: list[Tensor]) -> Tensor | None:
-    """Displacements add. Maps A then B, applied to images, give x → A(B(x)) on coordinates: A @ B, in this order."""
+    """Combine the terms in order: images deformed by A and then B are sampled at x → A(B(x)), which is A @ B."""
     return reduce(operation, terms) if terms else None
 
 
@@ -164,7 +164,6 @@ def _interpolate(images: Tensor, x: Tensor, y: Tensor, padding: Padding) -> Tens
 
 
 def _clamp(coordinate: Tensor, length: int) -> Tensor:
-    """Limit coordinates to one pixel outside the image, where only padding is visible. Infinities and NaN of a
-    projective map become finite."""
+    """Clamp coordinates to one pixel outside the image, where only padding is visible, and replace NaN."""
     limit = 1 + 2 / length
     return torch.nan_to_num(coordinate, nan=limit).clamp(-limit, limit)

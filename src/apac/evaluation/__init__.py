@@ -1,1 +1,1 @@
-"""Evaluate a classifier on labeled images: error against M, and the passes that the certified rule needs."""
+"""Evaluation of a classifier on labeled images, with fixed numbers of passes M or with the certified rule."""

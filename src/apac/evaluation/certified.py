@@ -1,4 +1,4 @@
-"""The passes that the certified rule needs on labeled images, and whether many more passes decide the same."""
+"""Evaluation of the certified rule on labeled images, and comparison with a large fixed number of passes."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class CertifiedEvaluation:
     mean: float  # of the passes
     median: float
     percentile99: float
-    uncertain: int  # images that stopped without being certified
+    uncertain: int  # images that reached the limit without being certified
     clipped: int  # certified images with a pass in which the clip was active
     failed: int  # images for which the network returned NaN
-    seconds: float  # that the decisions took
+    seconds: float  # to compute the decisions
     decision: Decision
 
     @property
@@ -54,27 +54,27 @@ class CertifiedEvaluation:
 
 @dataclass(frozen=True)
 class Difference:
-    """An image for which the certified decision differs from that of a fixed number of passes."""
+    """An image for which the certified decision differs from the decision after a fixed number of passes."""
 
     image: int
     certified: int
     fixed: int
     passes: int
     margin: float
-    margin_error: float | None  # None where it is unknown
+    margin_error: float | None  # None if unknown
     fixed_margin: float
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Certified decisions compared with those of a fixed number of passes with the same seed."""
+    """Comparison of certified decisions with those after a fixed number of passes with the same seed."""
 
     passes: int
     certified: int  # images
     differ: tuple[Difference, ...]
-    differ_at_limit: tuple[int, ...]  # images that are not certified and that the fixed passes decide differently
+    differ_at_limit: tuple[int, ...]  # images that are not certified and differ
     wrong: float  # error of the fixed passes
-    seconds: float  # that the fixed passes took
+    seconds: float  # to compute the fixed passes
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields, ready for `json.dumps`."""
@@ -89,9 +89,9 @@ def evaluate_certified(
     cache: Path | None = None,
     progress: Progress = no_progress,
 ) -> CertifiedEvaluation:
-    """Decide images (N, C, H, W) with labels (N,) by the classifier's rule, which must be a Certified.
+    """Evaluate the classifier's rule, a Certified, on images (N, C, H, W) with labels (N,).
 
-    With a file `cache` the decisions are stored there and reused by later calls.
+    If `cache` is a path, decisions are stored in that file and reused by later calls.
     """
     if not isinstance(classifier.rule, Certified):
         raise InputError(f"the rule of the classifier must be a Certified, got {classifier.rule!r}.")
@@ -117,9 +117,9 @@ def evaluate_certified(
 
 
 def _decide(classifier: Classifier, images: Tensor, cache: Path | None, progress: Progress) -> tuple[Decision, float]:
-    """Return the decisions and the seconds that they took, from the cache if it has them."""
+    """Return the decisions and their computing time in seconds, from the cache if possible."""
     if cache is not None and cache.exists():
-        with suppress(InputError, OSError, KeyError, TypeError, ValueError):  # a damaged file is recomputed
+        with suppress(InputError, OSError, KeyError, TypeError, ValueError):  # recompute if the file is damaged
             return _load(cache, classifier)
     started = time.monotonic()
     decision = classifier.decide(images, progress=progress)

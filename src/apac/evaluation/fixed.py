@@ -1,4 +1,4 @@
-"""Error against the number of passes M, by product and by sum, and the images that changed."""
+"""Error as a function of the number of passes M, by product and by sum, and the changed predictions."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Row:
 
     passes: int
     product: float  # the paper's rule
-    sum: float  # summation of softmaxes instead
-    top2: float  # by product: the label is not among the two best classes
+    sum: float  # sum of softmaxes
+    top2: float  # by product; the label is not among the top 2 classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +39,12 @@ class Evaluation:
     plain: float  # error of the plain prediction
     plain_top2: float
     rows: tuple[Row, ...]  # by increasing M; empty if only the plain prediction was evaluated
-    corrected: tuple[int, ...]  # wrong by the plain prediction, right by APAC with the largest M
-    corrupted: tuple[int, ...]  # right by the plain prediction, wrong by APAC
-    wrong: tuple[int, ...]  # wrong by APAC with the largest M, or by the plain prediction if there are no rows
+    corrected: tuple[int, ...]  # wrong in the plain prediction, right by APAC with the largest M
+    corrupted: tuple[int, ...]  # right in the plain prediction, wrong by APAC
+    wrong: tuple[int, ...]  # wrong by APAC with the largest M, or in the plain prediction if there are no rows
     mcnemar: float  # p-value of the exact McNemar test on the corrected and corrupted images
     scores: Scores | None  # after the largest M
-    seconds: float  # that the passes took, including cached ones
+    seconds: float  # to compute the passes, including cached ones
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields but the scores, ready for `json.dumps`."""
@@ -72,8 +72,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate the plain prediction and APAC with each number of `passes` on images (N, C, H, W) with labels (N,).
 
-    The images are preprocessed as for `classifier.decide`. The classifier's own rule is not used: passes are summed
-    once, up to the largest M. With a folder `cache` the sums are stored there and reused by later calls.
+    The images are preprocessed as for `classifier.decide`. The classifier's rule is not used: passes are summed
+    once, up to the largest M. If `cache` is a path, the sums are stored in that folder and reused by later calls.
 
     >>> import apac, torch
     >>> classifier = apac.Classifier(lambda images: images.flatten(1), apac.Compose())

@@ -1,4 +1,4 @@
-"""Checks of the labels of an evaluation."""
+"""Validation of the labels of an evaluation."""
 
 from __future__ import annotations
 

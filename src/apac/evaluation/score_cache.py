@@ -17,36 +17,36 @@ from apac.errors import InputError
 from apac.progress import Progress, no_progress
 from apac.runs.storage import read_tensors, write_tensors
 
-FORMAT = 1  # increase it when the same key would hold other passes
-SAVE_EVERY = 1_000_000  # passes over all images: an interruption loses at most this many
+FORMAT = 1  # increment when the passes of the same key change
+SAVE_EVERY = 1_000_000  # passes, summed over images; an interruption loses at most this many
 SUMS = ("log_sum", "log_squares", "probability_sum", "probability_squares")
 
 
 class ScoreCache:
-    """The scores of images after growing numbers of passes, at most `max_passes`.
+    """The scores of images after increasing numbers of passes, up to `max_passes`.
 
-    With a folder, there is one file for each requested number of passes and one for a sum in progress. Its name
+    With a folder, there is one file for each requested number of passes and one for a partial sum. The file name
     depends on the network's layers and weights, the deformation, the seed, the images and the versions.
     """
 
     def __init__(self, classifier: Classifier, images: Tensor, max_passes: int, folder: Path | None = None) -> None:
         self.classifier, self.images, self.max_passes, self.folder = classifier, images, max_passes, folder
         self.scores: Scores | None = None
-        self.seconds = 0.0  # that the passes took, including those loaded from the folder
+        self.seconds = 0.0  # to compute the passes, including those loaded from the folder
         self._prepared: Classifier | None = None  # the classifier, prepared once for all passes
         self._key = "" if folder is None else cache_key(classifier, images)
 
     def get(self, passes: int, *, progress: Progress = no_progress) -> Scores:
-        """Return the scores of passes 0 … passes - 1 and compute only those that are missing.
+        """Return the scores of passes 0 … passes - 1. Only missing passes are computed.
 
-        `passes` must not decrease from call to call.
+        `passes` must not decrease between calls.
         """
         self._load(passes)
         step = passes if self.folder is None else max(1, SAVE_EVERY // max(1, len(self.images)))
         for start in range(self._done, passes, step):
             self._compute(start, min(start + step, passes), progress)
             self._save(passes)
-        if self.folder is not None and not self._file(passes).exists():  # loaded from a larger sum in progress
+        if self.folder is not None and not self._file(passes).exists():  # loaded from the partial file of a larger sum
             self._save(passes)
         assert self.scores is not None
         assert self.scores.passes == passes
@@ -69,14 +69,14 @@ class ScoreCache:
         if self.folder is None:
             return
         for path in self.folder.glob(f"{self._key}-*.safetensors"):
-            with suppress(InputError, OSError, KeyError, ValueError):  # a damaged file is recomputed
+            with suppress(InputError, OSError, KeyError, ValueError):  # recompute if the file is damaged
                 tensors, metadata = read_tensors(path, "")
                 if self._done < int(metadata["passes"]) <= passes:
                     self.scores = Scores(int(metadata["passes"]), *(tensors[name] for name in SUMS))
                     self.seconds = float(metadata["seconds"])
 
     def _save(self, passes: int) -> None:
-        """Write the scores: the complete file of `passes` passes, or a partial one on the way there."""
+        """Write the scores as the complete file of `passes` passes, or as a partial file."""
         if self.folder is None or self.scores is None:
             return
         complete = self._file(passes)
@@ -108,5 +108,5 @@ def cache_key(classifier: Classifier, images: Tensor, *others: object) -> str:
 
 
 def _shifted(progress: Progress, start: int, total: int) -> Progress:
-    """Report the progress of passes from `start` on as that of all `total` passes."""
+    """Report the progress of passes that begin at `start` relative to all `total` passes."""
     return lambda task, done, _, note="": progress(task, start + done, total, note)

@@ -1,9 +1,9 @@
-"""Run a network fast for inference on the CPU.
+"""Fast inference on the CPU.
 
-In trials with the paper's networks on two cores with AVX-512, ONNX Runtime was the fastest of torch, torch.compile,
-ONNX Runtime and OpenVINO where the channels fill its blocks of 16, and for matrix products in batches of about 100;
-OpenVINO was the fastest elsewhere. The choice depends on the network alone, so that a result does not change with the
-load of the machine.
+torch, torch.compile, ONNX Runtime and OpenVINO were compared on the paper's networks, on two cores with AVX-512. ONNX
+Runtime is the fastest if the number of channels is a multiple of 16, and for matrix products in batches of about 100;
+OpenVINO is the fastest otherwise. The choice depends only on the network, so that results do not change with the load
+of the machine.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from apac.inference.modules import modules_of
 
 Network = Callable[[Tensor], Tensor]
 
-MIN_OPERATIONS = 1e11  # multiplications and additions, about a second: a smaller job ends before a network is prepared
-TOLERANCE = 1e-4  # of a logit; a prepared network that differs by more is not used
+MIN_OPERATIONS = 1e11  # about one second; preparing a network for fewer operations does not pay off
+TOLERANCE = 1e-4  # in logits; a prepared network that differs by more is not used
 BLOCK = 16  # channels that ONNX Runtime's convolutions process at a time
-_not_prepared: WeakSet[nn.Module] = WeakSet()  # networks that only torch can run; each was logged once
+_not_prepared: WeakSet[nn.Module] = WeakSet()  # networks that only torch can run; each is logged once
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A network with the weights that it had when it was prepared. Several threads may call it; each uses one core."""
+    """A network with frozen weights. It is thread-safe; each call uses one core."""
 
     run: Network
 
@@ -48,15 +48,15 @@ def _identity(outputs: Tensor) -> Tensor:
 def prepare(
     network: Network, images: Tensor, passes: int, threads: int, *, logits: Callable[[Tensor], Tensor] = _identity
 ) -> Network:
-    """Prepare a network for a number of passes of images like these, called by a number of threads.
+    """Prepare a network for `passes` passes over images of this shape, called from `threads` threads.
 
-    The prepared network returns the same logits, to 1e-4; `logits` converts the outputs of the network to logits.
-    `images` has at least one. Returned unchanged are networks that are not float32 modules on the CPU, networks for a
-    small job, and networks that could not be prepared before.
+    The prepared network returns the same logits to within 1e-4; `logits` converts the outputs of the network to
+    logits. `images` must not be empty. The network is returned unchanged if it is not a float32 module on the CPU, if
+    the job is small, or if an earlier preparation failed.
     """
     if not isinstance(network, nn.Module) or not _is_supported(network) or network in _not_prepared:
         return network
-    if passes * _max_operations(network, images) < MIN_OPERATIONS:  # without counting, which takes a second to import
+    if passes * _max_operations(network, images) < MIN_OPERATIONS:  # a bound that needs no slow import
         return network
     examples = images[:64].to("cpu", torch.float32).expand(max(2, min(len(images), 64)), -1, -1, -1).clone()
     if passes * operations(network, examples) < MIN_OPERATIONS * len(examples):
@@ -64,24 +64,24 @@ def prepare(
     try:
         with evaluating(network):
             prepared = _prepare(network, examples, threads)
-            # also for another number of images, in case the export has fixed it
+            # two batch sizes, in case the export has fixed the batch size
             change = max(_max_change(logits, prepared, network, batch) for batch in (examples, examples[:1]))
-    except Exception as error:  # exporters refuse networks, and packages are missing, in many ways
+    except Exception as error:  # exporters and missing packages raise many kinds of exceptions
         reason = str(error.__cause__ or error).strip().partition("\n")[0] or type(error).__name__
         return _run_by_torch(network, reason)
     return prepared if change <= TOLERANCE else _run_by_torch(network, f"it would change a logit by {change:.1g}")
 
 
 def _max_change(logits: Callable[[Tensor], Tensor], prepared: Network, network: Network, images: Tensor) -> float:
-    # copies, as a network may work in place
+    # copies, because a network may modify its input in place
     return float((logits(prepared(images.clone())) - logits(network(images.clone()))).abs().max())
 
 
 def serves_threads(network: Network) -> bool:
-    """Whether several threads may call the network at once.
+    """Return whether several threads may call the network concurrently.
 
-    True for prepared networks and for modules on the CPU, unless they have hooks, which may do anything, or autocast is
-    enabled, which is a setting of the calling thread.
+    True for prepared networks and for modules on the CPU, unless they have hooks, which may not be thread-safe, or
+    autocast is enabled, which is a setting of the calling thread.
     """
     if not isinstance(network, nn.Module):
         return isinstance(network, Prepared)
@@ -96,7 +96,7 @@ def _is_supported(network: nn.Module) -> bool:
 
 
 def _max_operations(network: nn.Module, images: Tensor) -> int:
-    """An upper bound for one image and layers that use each weight at most once per pixel, as convolutions do."""
+    """Return an upper bound for one image, if layers use each weight at most once per pixel, as convolutions do."""
     return 2 * sum(parameter.numel() for parameter in network.parameters()) * images.shape[-2:].numel()
 
 
@@ -111,7 +111,7 @@ class _NoModuleTracker:
 
 
 def operations(network: nn.Module, images: Tensor) -> int:
-    """Multiplications and additions of one pass of these images, in convolutions and matrix products."""
+    """Count the multiplications and additions of one pass in convolutions and matrix products."""
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
@@ -185,7 +185,7 @@ def _run_by_torch(network: nn.Module, reason: str) -> Network:
 def evaluating(network: Network) -> Iterator[None]:
     """Disable gradients and put the modules of a network into evaluation mode during the block.
 
-    Of a callable that is not a module, these are the modules that `modules_of` finds.
+    For a callable that is not a module, these are the modules that `modules_of` finds.
     """
     training = [part for module in modules_of(network) for part in module.modules() if part.training]
     for part in training:

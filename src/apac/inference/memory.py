@@ -1,4 +1,4 @@
-"""Memory that is freed and needed again."""
+"""Reuse of freed memory."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from functools import lru_cache
 
 import torch
 
-BLOCK = 31 << 20  # bytes; glibc does not keep larger ones
+BLOCK = 31 << 20  # bytes; glibc never keeps larger blocks
 
 
 @lru_cache(maxsize=1)
 def keep_freed_blocks() -> None:
-    """Let the process keep freed blocks of up to 31 MB for reuse. Calls after the first do nothing.
+    """Let the process keep freed blocks of up to 31 MB for reuse. Only the first call has an effect.
 
-    glibc returns large blocks to the system, which hands them out again page by page: for the activations of a training
-    step or of a batch that costs more than computing them (training the CIFAR-10 network was a third slower). glibc
-    raises its limit to the largest such block that the process frees, so this function frees one. The process keeps at
-    most what it has used at once; no other behavior changes.
+    By default glibc returns large blocks to the system. Page faults on the next allocation of the same activations then
+    cost more than computing them (training the CIFAR-10 network was a third slower). glibc raises its threshold to the
+    size of the largest block that the process frees, so this function frees one. The process keeps at most its peak
+    memory; no other behavior changes.
     """
     torch.empty(BLOCK, dtype=torch.uint8, device="cpu")

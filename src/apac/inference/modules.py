@@ -15,11 +15,10 @@ DEPTH = 3  # references to follow, for example from a partial to its function to
 
 
 def modules_of(network: Any, depth: int = DEPTH) -> list[nn.Module]:
-    """Find the modules that a callable refers to directly.
+    """Return the modules that a callable refers to directly.
 
-    They are the callable itself, or the variables of a function, the object of a method and its attributes, the
-    arguments of a `functools.partial` and what a decorator wraps. Modules elsewhere, for example in a list, are not
-    found.
+    These are the callable itself, the variables of a function, the object of a method and its attributes, the arguments
+    of a `functools.partial` and the function that a decorator wraps. Modules in containers such as lists are ignored.
     """
     if isinstance(network, nn.Module):
         return [network]

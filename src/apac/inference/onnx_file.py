@@ -15,10 +15,10 @@ from apac.inference.engine import Network, Prepared
 
 
 def from_onnx(path: str | os.PathLike[str]) -> Network:
-    """Load the network of an .onnx file, with one input of images (N, C, H, W) float32.
+    """Load a network from an .onnx file. Its input is a float32 tensor of images (N, C, H, W).
 
-    Its first output is used. A file that was exported for a fixed number of images serves any number. Needs the extra
-    `fast`.
+    Only the first output is used. If the file was exported with a fixed batch size, batches are split and padded.
+    Requires the extra `fast`.
 
     >>> import apac
     >>> apac.from_onnx("missing.onnx")
@@ -33,7 +33,7 @@ def from_onnx(path: str | os.PathLike[str]) -> Network:
     options.log_severity_level = 4  # failures are raised below
     try:
         session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # ONNX Runtime has exception classes of its own
+    except Exception as error:  # ONNX Runtime raises its own exception classes
         raise InputError(f"{path} cannot be read as an ONNX network: {_first_line(error)}") from error
     inputs = session.get_inputs()
     if len(inputs) != 1 or inputs[0].type != "tensor(float)":

@@ -1,7 +1,7 @@
 """A pool of worker threads, one per core, each with a single torch thread.
 
-Threads that share one operation wait for each other at its end, and they wait by spinning: beside another busy process
-they slow each other down. Threads that work on separate items do not wait.
+Threads that share one operation spin while they wait for each other at its end, which is slow if another process
+keeps the cores busy. Threads that work on separate items do not wait.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from apac.inference.memory import keep_freed_blocks
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_setting = Lock()  # one thread at a time changes torch's thread counts
+_setting = Lock()  # serializes changes of torch's thread counts
 
 
 class WorkerPool:
-    """The threads that `worker_pool` provides; without an executor, the calling thread."""
+    """The threads of `worker_pool`. Without an executor, the calling thread does the work."""
 
     def __init__(self, executor: ThreadPoolExecutor | None = None, count: int = 1) -> None:
         self.executor, self.count = executor, count
@@ -58,12 +58,12 @@ class WorkerPool:
 
 @contextmanager
 def worker_pool(*, limit_caller: bool = False) -> Iterator[WorkerPool]:
-    """Provide as many worker threads as torch may use in the calling thread, without gradients.
+    """Provide as many worker threads as the calling thread has torch threads, without gradients.
 
-    Where torch may use one thread, as inside a worker, the calling thread does the work itself.
+    If torch uses a single thread, as inside a worker, the calling thread does the work itself.
 
-    With `limit_caller`, for callers that compute between the results, the calling thread has one torch thread during
-    the block: those that it would wake spin on after their work.
+    `limit_caller` restricts the calling thread to one torch thread during the block. Use it if the caller computes
+    between results: its OpenMP threads would otherwise keep spinning after their work.
     """
     keep_freed_blocks()
     count = torch.get_num_threads()
@@ -88,16 +88,16 @@ def torch_threads(count: int, default: int | None = None) -> Iterator[None]:
 
 
 def set_own_torch_threads(count: int, default: int | None = None) -> None:
-    """Set the number of torch threads of the calling thread and of no other.
+    """Set the number of torch threads of the calling thread only.
 
-    `torch.set_num_threads` also changes the default, which a thread takes over when it first uses torch. Another thread
-    restores it: `default`, or what it was.
+    `torch.set_num_threads` also changes the default, which a thread adopts when it first uses torch. A helper thread
+    restores the default to `default`, or to its previous value.
     """
-    torch.get_num_threads()  # takes over the default, if this thread is new, before it sets its own number
+    torch.get_num_threads()  # a new thread adopts the default here, before its own number is set
     with _setting:
         default = _default_torch_threads() if default is None else default
         torch.set_num_threads(count)
-        _keeper().submit(torch.set_num_threads, default).result()
+        _helper_thread().submit(torch.set_num_threads, default).result()
 
 
 def limit_to_one_torch_thread() -> None:
@@ -111,14 +111,14 @@ def _default_torch_threads() -> int:
 
 
 @lru_cache(maxsize=1)
-def _keeper() -> ThreadPoolExecutor:
-    """The thread that restores torch's default number of threads; starting one takes longer than the rest."""
+def _helper_thread() -> ThreadPoolExecutor:
+    """Return the helper thread that restores torch's default number of threads, cached because starting one is slow."""
     return ThreadPoolExecutor(1, thread_name_prefix="apac-default")
 
 
 @lru_cache(maxsize=1)
 def _executor(count: int) -> tuple[ThreadPoolExecutor, int]:
-    """The workers, and torch's default number of threads, which is read once as only a new thread can read it."""
+    """Return the workers and torch's default number of threads, cached because only a new thread can read it."""
     with _setting:
         default = _default_torch_threads()
     return ThreadPoolExecutor(count, thread_name_prefix="apac", initializer=limit_to_one_torch_thread), default
@@ -128,9 +128,9 @@ def _after_fork() -> None:
     global _setting
     _setting = Lock()
     _executor.cache_clear()
-    _keeper.cache_clear()
+    _helper_thread.cache_clear()
 
 
-# A forked process inherits the executors without their threads, and the lock in whatever state it was.
+# A forked process inherits the executors without their threads, and the lock in an arbitrary state.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

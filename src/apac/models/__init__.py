@@ -1,4 +1,4 @@
-"""The four networks of the paper, by name. They return logits; the rule applies the softmax."""
+"""The four networks of the paper, by name. They return logits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build(
 ) -> nn.Sequential:
     """Build a network with He initialization drawn from the generator, and zero biases.
 
-    The channels and classes default to the paper's. `tied` builds an MLP with convolutional weight sharing.
+    The numbers of channels and classes default to the paper's. `tied` builds an MLP with convolutional weight sharing.
     """
     builders = TIED if tied else BUILDERS
     if name not in builders:

@@ -1,4 +1,4 @@
-"""A network of one's own by the import path of its builder, "package.module:function"."""
+"""Custom networks, given by the import path of a builder function, "package.module:function"."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def is_import_path(name: str) -> bool:
 def find_builder(path: str, *, import_it: bool) -> Callable[..., Any]:
     """Return the function that the path names.
 
-    Without `import_it` only a module that is already imported is used: the path may come from a file, and a file must
-    not decide which code runs. For the same reason the function must be defined in that module, which must not belong
-    to Python's standard library.
+    Without `import_it`, the module must be imported already: the path may come from a file, and a file must not decide
+    which code runs. For the same reason the function must be defined in that module, outside of Python's standard
+    library.
     """
     module_name, _, function_name = path.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
@@ -43,7 +43,7 @@ def find_builder(path: str, *, import_it: bool) -> Callable[..., Any]:
 def build_by_path(
     path: str, image_shape: tuple[int, int, int], classes: int, *, seed: int, import_it: bool
 ) -> nn.Module:
-    """Call the builder with (image_shape, classes). Its random numbers follow the seed."""
+    """Call the builder with (image_shape, classes), with the global generators seeded."""
     builder = find_builder(path, import_it=import_it)
     with seeding() as seed_all:
         seed_all(generator(seed, "initial weights", 0).initial_seed())

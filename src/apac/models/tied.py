@@ -1,7 +1,7 @@
-"""The MLPs with tied weights: the units of a layer share weights as in a convolution.
+"""MLPs with tied weights: the units of a layer share weights as in a convolution.
 
-A tied network has the units of the MLP and a hundredth of its free weights, so it learns in minutes what takes the MLP
-hours. `untied` converts it to the equivalent MLP, whose weights are all free in further training.
+A tied network has the units of the MLP and a hundredth of its free weights, so it trains in minutes instead of hours.
+`untied` converts it to the equivalent MLP, in which further training updates all weights independently.
 """
 
 from __future__ import annotations

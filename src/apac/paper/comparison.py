@@ -1,4 +1,4 @@
-"""The results of a recipe compared with the paper, and of its two trainings with each other."""
+"""Comparison of the results of a recipe with the paper, and of its two trainings with each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from apac.reporting.tables import Table, percent
 
 
 def summary(evaluations: Mapping[str, Evaluation], paper: Mapping[str, Errors], sets: Mapping[str, int]) -> Table:
-    """The test errors by training, next to the paper's; `sets` is N_d, the number of deformation sets, of each."""
+    """Return the test errors of each training and the paper's; `sets` has N_d, the number of deformation sets."""
 
     def measured(error: float) -> str:
         return f"{percent(error)} ± {100 * math.sqrt(error * (1 - error) / images):.2f}"
@@ -32,7 +32,7 @@ def summary(evaluations: Mapping[str, Evaluation], paper: Mapping[str, Errors], 
 
 
 def differences(evaluation: Evaluation, name: str, other: Evaluation, other_name: str) -> str:
-    """A sentence about the images that APAC classifies correctly after only one of two trainings."""
+    """Describe the images that APAC classifies correctly after only one of two trainings."""
     first, second = set(other.wrong) - set(evaluation.wrong), set(evaluation.wrong) - set(other.wrong)
     return (
         f"APAC is right for {len(first)} images with {LABELS[name]} alone, and for {len(second)} with "

@@ -1,18 +1,18 @@
 """Recipes: everything needed to produce one row of the results table.
 
-The schedules below are short. They train on original data for a fifth of the epochs, which is enough to memorize them;
-the mnist-5k recipes and the class-distinctive one train equally long on both. `--schedule paper` selects the paper's
-own settings.
+The schedules below are short. The baselines train on original data for a fifth of the epochs, which is enough to
+memorize them; in the mnist-5k recipes and the class-distinctive one both trainings are equally long. `--schedule paper`
+selects the paper's settings.
 
 mnist-5k-cnn (the default)
-    row       MNIST CNN of the paper's Table 2, on the 4,000 + 1,000 digits that come with the package
+    row       MNIST CNN of the paper's Table 2, on the 4,000 + 1,000 digits that are shipped with the package
     command   apac reproduce --out report
     expected  original 2.4 %, plain 1.1 %, APAC 0.8 % (mean of seeds 0 to 4; one seed scatters by about 0.3 points)
     time      2 minutes on 2 cores
 mnist-5k-mlp
     row       MNIST MLP of the paper's Table 2, on the same digits
     command   apac reproduce mnist-5k-mlp --out report-mlp
-    expected  original 4.6 %, plain 1.4 %, APAC 1.4 % (seed 0): after so few epochs APAC does not help the MLP
+    expected  original 4.6 %, plain 1.4 %, APAC 1.4 % (seed 0): APAC does not help the MLP after only 80 epochs
     time      3 minutes on 2 cores
 mnist-cnn
     row       MNIST CNN: original 0.69 %, plain 0.39 %, APAC 0.23 %
@@ -90,7 +90,7 @@ PAPER_TABLE = {
     "cifar10-mlp": {"deformed": Errors(23.20, 14.07), "original": Errors(55.96)},
 }
 
-# How tables and progress call the two trainings of a recipe
+# Names of the two trainings of a recipe in tables and progress
 LABELS = {
     "deformed": "deformed data",
     "original": "original data",
@@ -141,16 +141,16 @@ class Recipe:
 
     @property
     def paper(self) -> dict[str, Errors]:
-        """The paper's errors by the name of the training. It has none for class-distinctive deformation."""
+        """The paper's errors by training. There are none for class-distinctive deformation."""
         row = PAPER_TABLE[self.network]
         return row if self.baseline == ORIGINAL else {"indistinctive": row["deformed"]}
 
     def with_epochs(self, epochs: int) -> Recipe:
-        """The recipe with this number of epochs; the baseline keeps its fraction."""
+        """Return the recipe with this number of epochs; the baseline keeps its fraction of them."""
         return replace(self, config=replace(self.config, epochs=epochs))
 
     def within(self, hours: float, images: Tensor) -> Recipe:
-        """The recipe with as many epochs of these images as both trainings can finish in this time on this machine."""
+        """Return the recipe with as many epochs as both trainings can finish within `hours` on this machine."""
 
         def configs(epochs: int) -> list[TrainConfig]:
             return [training.config for training in self.with_epochs(epochs).trainings.values()]
@@ -160,7 +160,7 @@ class Recipe:
 
 ALL_M = tuple(4**k for k in range(8))  # 1 … 16,384, as in the paper
 
-# The fraction of the epochs after which original data are memorized.
+# The fraction of the epochs that is enough to memorize the original data.
 MEMORIZED = 0.2
 
 MUON: dict[str, Any] = {
@@ -171,8 +171,8 @@ MUON: dict[str, Any] = {
     "validation_fraction": 0.02,
 }
 
-# Batch sizes, learning rates, schedules and optimizers are chosen for hours or minutes, where the paper takes 15,000
-# epochs. They were compared on held-out training images.
+# Batch sizes, learning rates, schedules and optimizers are chosen for training in hours or minutes, not in the
+# paper's 15,000 epochs. They were compared on held-out training images.
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -257,9 +257,9 @@ TABLE = ("mnist-cnn", "mnist-mlp", "cifar10-cnn", "cifar10-mlp")  # the rows of 
 
 
 def find(name: str, *, seed: int = 0, schedule: str = "short") -> Recipe:
-    """Return the recipe of that name, with its short schedule or the paper's.
+    """Return the recipe with this name, with the short schedule or the paper's.
 
-    The paper's takes 15,000 epochs with the paper's learning rates, on all training images and for both trainings.
+    The paper's schedule has 15,000 epochs with the paper's learning rates, on all training images, for both trainings.
     """
     if name not in RECIPES:
         raise InputError(f"there is no recipe {name!r}; choose one of {', '.join(RECIPES)}, or all.")

@@ -24,7 +24,7 @@ TIED_MAPS = (
     "Both trainings started with convolutional weight sharing, which makes the maps local: the weights around each "
     "window were learned after the sharing ended."
 )
-OPTIONAL = ("corrected", "linear-output", "certified", "first-layer-weights")  # figures that some reports lack
+OPTIONAL = ("corrected", "linear-output", "certified", "first-layer-weights")  # figures that not every report has
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Picture:
 def write(result: Result, out: Path) -> None:
     """Write `out`/report.html, results.json, results.csv and the figures."""
     pictures = draw(result)
-    for name in OPTIONAL:  # remove those of an earlier report
+    for name in OPTIONAL:  # remove stale figures of an earlier report
         if name not in pictures:
             (out / f"{name}.png").unlink(missing_ok=True)
     for name, picture in pictures.items():
@@ -48,7 +48,7 @@ def write(result: Result, out: Path) -> None:
 
 
 def draw(result: Result) -> dict[str, Picture]:
-    """Draw the figures, by file name."""
+    """Draw the figures and return them by file name."""
     pictures: dict[str, Picture] = {}
     # With class-distinctive deformation no single pass compares the classes.
     if result.evaluation.corrected and result.recipe.baseline == ORIGINAL:
@@ -65,8 +65,8 @@ def draw(result: Result) -> dict[str, Picture]:
         pictures["certified"] = Picture(
             "Certified decisions",
             curves.certified(result.certified, result.evaluation),
-            "Left: the number of passes until the decision for an image is certified. Right: the test error over the "
-            "mean number of passes, for a fixed number and for the certified rule, whose error is next to each point.",
+            "Left: number of passes until the decision for an image is certified. Right: test error against the mean "
+            "number of passes, for fixed M and for the certified rule, labeled with its error.",
         )
     return pictures | _samples(result)
 
@@ -78,7 +78,7 @@ def _error_against_m(result: Result) -> bytes:
 
 
 def _corrected(result: Result) -> dict[str, Picture]:
-    """Two images that APAC corrects: the one with the largest margin, and the one that plain prediction just misses."""
+    """Draw two corrected images: the one with the largest margin, and the closest miss of the plain prediction."""
     dataset, run, evaluation = result.dataset, result.run, result.evaluation
     labels, classes = dataset.test_labels, dataset.classes
     classifier = run.classifier(seed=run.config.seed)
@@ -104,8 +104,8 @@ def _corrected(result: Result) -> dict[str, Picture]:
             "Between two classes",
             linear_output(inputs, labels, classifier, closest, pixels[closest], classes),
             "Logits of the true class and of the plain prediction, for the test images of both classes. The image is "
-            "the one that APAC corrects and plain prediction misses by the least. Its virtual samples are drawn too: "
-            "above the dotted line the true class has the larger logit.",
+            "the one that APAC corrects and that the plain prediction misses by the least. Its virtual samples are "
+            "also shown: above the dotted line the true class has the larger logit.",
         ),
     }
 
@@ -116,17 +116,19 @@ def _samples(result: Result) -> dict[str, Picture]:
     pixels = dataset.test_images.float() / 255
     first = [int((labels == c).nonzero()[0]) for c in range(min(8, len(classes)))]  # of each of the first eight classes
     largest, wrong = result.evaluation.rows[-1].passes, result.evaluation.wrong
-    shown = "All test images" if len(wrong) <= images.MOST else f"{images.MOST} of the {len(wrong):,} test images"
+    shown = (
+        "All test images" if len(wrong) <= images.MAX_SHOWN else f"{images.MAX_SHOWN} of the {len(wrong):,} test images"
+    )
     pictures = {
         "deformed-samples": Picture(
             "Deformed samples",
             images.deformed_samples(pixels[first], labels[first], run.deformation, seed=run.config.seed),
-            "Virtual samples, as in training and in the decision: fresh parameters from the same distribution.",
+            "Virtual samples as in training and in decisions: new parameters from the same distribution.",
         ),
         "misclassified": Picture(
             "Misclassified images",
             images.misclassified(pixels, labels, result.evaluation, classes),
-            f"{shown} that APAC gets wrong with M = {largest:,}. Top left the truth; bars: the two best classes.",
+            f"{shown} that APAC gets wrong with M = {largest:,}. Top left: the true class. Bars: the top 2 classes.",
         ),
     }
     networks = {f"trained on {LABELS[name]}": run.network for name, run in _runs(result).items()}
@@ -153,7 +155,7 @@ def to_json(result: Result) -> dict[str, Any]:
     }
     return {
         "recipe": recipe.name,
-        "written": provenance.describe(),  # when the report is written; `versions` below are those of the trainings
+        "written": provenance.describe(),  # at the time of the report; `versions` below are those of the trainings
         "seconds": {"training": round(result.training_seconds, 1), "deciding": round(result.deciding_seconds, 1)},
         "paper_percent": {name: asdict(errors) for name, errors in recipe.paper.items()},
         "certified": [evaluation.to_json() for evaluation in result.certified],
@@ -162,7 +164,7 @@ def to_json(result: Result) -> dict[str, Any]:
 
 
 def to_csv(result: Result) -> str:
-    """One line per training and rule."""
+    """Return one line per training and rule."""
     parts = {name: evaluation.to_csv().splitlines() for name, evaluation in _evaluations(result).items()}
     header = next(iter(parts.values()))[0]
     lines = [f"{name},{line}" for name, (_, *rows) in parts.items() for line in rows]
@@ -170,7 +172,7 @@ def to_csv(result: Result) -> str:
 
 
 def result_tables(result: Result) -> list[tables.Table]:
-    """The tables of a report, in the order in which they are printed."""
+    """Return the tables of a report, in the order of printing."""
     shown = _by_passes(result)
     if result.certified:
         shown.append(tables.certified_by_error(result.certified, result.evaluation))
@@ -178,12 +180,12 @@ def result_tables(result: Result) -> list[tables.Table]:
 
 
 def summary(result: Result) -> tables.Table:
-    """The recipe's part of the paper's Table 2, the baseline first."""
+    """Return the recipe's rows of the paper's Table 2, with the baseline first."""
     return comparison.summary(dict(reversed(_evaluations(result).items())), result.recipe.paper, _sets(result))
 
 
 def sentences(result: Result) -> list[str]:
-    """How APAC compares with the plain prediction, and with the baseline."""
+    """Compare APAC with the plain prediction and with the baseline."""
     (name, evaluation), (other_name, other) = _evaluations(result).items()
     if not other.rows:
         return [tables.changes(evaluation)]
@@ -192,7 +194,7 @@ def sentences(result: Result) -> list[str]:
 
 
 def _by_passes(result: Result) -> list[tables.Table]:
-    """A table for each training with deformation."""
+    """Return a table for each training with deformation."""
     evaluations, sets = {name: e for name, e in _evaluations(result).items() if e.rows}, _sets(result)
     if len(evaluations) == 1:
         return [tables.error_against_m(result.evaluation)]
@@ -203,7 +205,7 @@ def _by_passes(result: Result) -> list[tables.Table]:
 
 
 def _sets(result: Result) -> dict[str, int]:
-    """N_d, the number of deformation sets, of each training."""
+    """Return N_d, the number of deformation sets, of each training."""
     deformations = {name: run.deformation for name, run in _runs(result).items()}
     return {name: len(u.sets) for name, u in deformations.items()}
 
@@ -248,7 +250,7 @@ def _html(result: Result, pictures: dict[str, Picture]) -> str:
 
 
 def _command(recipe: Recipe) -> str:
-    """The command that writes this report."""
+    """Return the command that writes this report."""
     short, paper = (find(recipe.name, seed=recipe.config.seed, schedule=s) for s in ("short", "paper"))
     command = f"apac reproduce {recipe.name} --seed {recipe.config.seed}"
     if recipe.passes != short.passes:
@@ -259,7 +261,7 @@ def _command(recipe: Recipe) -> str:
 
 
 def _training(run: Run) -> str:
-    """The deformation, the configuration and the last epoch."""
+    """Describe the deformation, the configuration and the last epoch."""
     last = run.history[-1]
     held_out = "" if last.validation_error is None else f", plain error on held-out images {last.validation_error:.2%}"
     return f"{run.deformation!r}, {run.config!r}: loss {last.loss:.4f}{held_out}, {last.seconds:,.0f} s"

@@ -1,4 +1,4 @@
-"""One recipe from data to results: train twice, then evaluate. An interrupted one can be resumed at any point."""
+"""Steps of a recipe: train twice, then evaluate. Each step can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from apac.runs.folder import RunSettings
 from apac.runs.run import Run
 from apac.runs.train import train
 
-EXPECTED_PASSES = 32  # that an image takes at least until it is certified
+EXPECTED_PASSES = 32  # minimum per image until it is certified
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +31,10 @@ class Result:
     run: Run
     evaluation: Evaluation
     baseline_run: Run
-    baseline: Evaluation  # only plain for original data: without deformation there is nothing to average
+    baseline: Evaluation  # plain prediction only, if trained on original data
     certified: tuple[CertifiedEvaluation, ...]
     training_seconds: float  # of both runs
-    deciding_seconds: float  # of all passes, those of earlier calls included
+    deciding_seconds: float  # of all passes, including those of earlier calls
 
 
 def plan(
@@ -47,10 +47,10 @@ def plan(
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> Recipe:
-    """Return the recipe as it can be run in `out`, or refuse. Changes nothing.
+    """Return the recipe to run in `out`, or raise InputError if the folder cannot be used. Nothing is changed.
 
-    `epochs` replaces the recipe's own; `hours` chooses as many as both trainings can finish in that time. A training
-    that is resumed keeps its number.
+    `epochs` replaces the recipe's number of epochs; `hours` selects as many as both trainings can finish in that time.
+    A resumed training keeps its number of epochs.
     """
     if resume and overwrite:
         raise InputError("choose resume=True to continue a report or overwrite=True to replace it, not both.")
@@ -63,7 +63,7 @@ def plan(
         raise InputError(f"{out} holds the report of another recipe; choose another folder.")
     if not (resume or overwrite) and (stored or foreign or (out / "report.html").exists()):
         raise InputError(
-            f"{out} already holds a report or a part of one; continue it with resume=True, replace it with "
+            f"{out} already holds a complete or partial report; continue it with resume=True, replace it with "
             f"overwrite=True, or choose another folder."
         )
     first = out / "runs" / next(iter(recipe.trainings))
@@ -80,7 +80,7 @@ def plan(
 
 
 def outline(recipe: Recipe) -> str:
-    """What the recipe does, in a sentence."""
+    """Describe the recipe in one sentence."""
     (first, training), (second, baseline) = recipe.trainings.items()
     return (
         f"{recipe.name}: {training.config.epochs:,} epochs with {LABELS[first]} and {baseline.config.epochs:,} with "
@@ -89,7 +89,7 @@ def outline(recipe: Recipe) -> str:
 
 
 def clear(recipe: Recipe, out: Path) -> None:
-    """Remove the runs of a report, and nothing else that the folder may hold."""
+    """Remove the runs of a report. Other files in the folder are not touched."""
     stored, foreign = _stored_runs(recipe, out)
     for folder in stored + foreign:
         run_folder.discard(folder)
@@ -175,7 +175,7 @@ def _labeled(progress: Progress, label: str) -> Progress:
 
 
 def _stored_runs(recipe: Recipe, out: Path) -> tuple[list[Path], list[Path]]:
-    """The runs in `out` that belong to this recipe's trainings, and those of another recipe."""
+    """Return the runs in `out` that belong to this recipe, and those that belong to another."""
     folders = [out / "runs" / name for name in LABELS if run_folder.holds_run(out / "runs" / name)]
     stored = [folder for folder in folders if folder.name in recipe.trainings]
     return stored, [folder for folder in folders if folder not in stored]

@@ -1,4 +1,4 @@
-"""The paper's Table 2 from the results of its recipes, with a figure of all networks for each data set."""
+"""The paper's Table 2 from the results of its recipes, with one figure per data set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
 
 def check_free(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that the table may not use. `reproduce.plan` checks the folders of the recipes."""
+    """Raise InputError if the folder cannot be used. `reproduce.plan` checks the folders of the recipes."""
     if (out / "runs").exists():
         raise InputError(f"{out} holds the report of one recipe; choose another folder for the table.")
     if not (resume or overwrite) and (out / "report.html").exists():
@@ -33,16 +33,16 @@ def write(results: Sequence[Result], out: Path) -> None:
         if networks:
             picture = curves.networks_against_m(networks)
             write_bytes(out / f"{data}-error-against-m.png", picture)
-            caption = "The same weights throughout; the plain prediction is one pass of the undeformed image."
+            caption = "The weights are the same for all M. The plain prediction is one pass of the undeformed image."
             sections.append(html.Section(f"Error against M on {title}", picture=picture, caption=caption))
     links = {f"{r.recipe.name}/report.html": f"{r.recipe.name}, with its figures" for r in results}
     sections.append(html.Section("Each network", links=links))
-    lead = "The paper's networks, each trained on deformed and on original data, decided plain and by APAC."
+    lead = "The paper's networks, trained on deformed and on original data, with plain and APAC decisions."
     write_text(out / "report.html", html.page("APAC: the paper's table", lead, sections))
 
 
 def errors(results: Sequence[Result]) -> tables.Table:
-    """The paper's Table 2, each error followed by the paper's."""
+    """Return the paper's Table 2; each error is followed by the paper's."""
     rows = []
     for result in results:
         largest, paper = result.evaluation.rows[-1], result.recipe.paper
@@ -57,7 +57,10 @@ def errors(results: Sequence[Result]) -> tables.Table:
         )
     columns = ("network", "deformed data, APAC", "deformed data, plain", "original data, plain", "M")
     return tables.Table(
-        "Test error in percent, and in brackets the paper's with M = 16,384", columns, tuple(rows), highlight_last=False
+        "Test error in percent (in parentheses: the paper, M = 16,384)",
+        columns,
+        tuple(rows),
+        highlight_last=False,
     )
 
 
@@ -67,5 +70,5 @@ def _with_paper(error: float, paper: float | None) -> str:
 
 
 def _kind(network: str) -> str:
-    """CNN or MLP."""
+    """Return CNN or MLP."""
     return network.partition("-")[2].upper()

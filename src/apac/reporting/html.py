@@ -1,4 +1,4 @@
-"""HTML pages in one self-contained file that opens from disk."""
+"""Self-contained HTML pages, which can be opened from disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; f
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and the content below it; empty parts are left out."""
+    """A heading and its content; empty parts are omitted."""
 
     title: str
     text: str = ""
@@ -42,7 +42,7 @@ class Section:
 
 
 def page(title: str, lead: str, sections: Sequence[Section]) -> str:
-    """A complete page: the title, a first paragraph and the sections."""
+    """Return a complete page: title, lead paragraph and sections."""
     body = "\n".join(_section(section) for section in sections)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -1,4 +1,4 @@
-"""Results as tables: plain data, which the command prints and the report renders."""
+"""Results as tables: plain data that the command line prints and the report renders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Table:
 
 
 def error_against_m(evaluation: Evaluation, trained: str = "") -> Table:
-    """The errors of the plain prediction and of APAC at each M; `trained` describes the training in the title."""
+    """Return the errors of the plain prediction and of APAC for each M; `trained` is added to the title."""
     plain = ("plain", "1", percent(evaluation.plain), percent(evaluation.plain), percent(evaluation.plain_top2))
     rows = tuple(
         ("APAC", f"{row.passes:,}", percent(row.product), percent(row.sum), percent(row.top2))
@@ -35,7 +35,7 @@ def error_against_m(evaluation: Evaluation, trained: str = "") -> Table:
 
 
 def changes(evaluation: Evaluation) -> str:
-    """A sentence about the plain predictions that APAC corrects and corrupts."""
+    """Describe how many plain predictions APAC corrects and corrupts."""
     return (
         f"APAC corrected {len(evaluation.corrected)} and corrupted {len(evaluation.corrupted)} of the "
         f"{evaluation.images:,} plain predictions (McNemar p = {evaluation.mcnemar:.2g})."
@@ -43,7 +43,7 @@ def changes(evaluation: Evaluation) -> str:
 
 
 def certified(result: CertifiedEvaluation, plain: float) -> Table:
-    """The passes and the error of the certified rule, with the error of the plain prediction."""
+    """Return the passes and the error of the certified rule, and the error of the plain prediction."""
     rows = [
         ("test error, plain", percent(plain)),
         ("test error, certified", percent(result.wrong)),
@@ -56,12 +56,12 @@ def certified(result: CertifiedEvaluation, plain: float) -> Table:
     ]
     if result.failed:
         rows.append(("not decided: NaN", _fraction(result.failed, result)))
-    title = f"{result.images:,} test images, with a probability of a false certificate of at most {result.rule.error:g}"
+    title = f"{result.images:,} test images, probability of a false certification at most {result.rule.error:g}"
     return Table(title, ("", "certified rule"), tuple(rows))
 
 
 def certified_by_error(results: Sequence[CertifiedEvaluation], evaluation: Evaluation) -> Table:
-    """The certified rule with several error probabilities, compared with the largest evaluated number of passes."""
+    """Compare the certified rule at several error probabilities with the largest fixed number of passes."""
     assert evaluation.scores is not None
     fixed_labels = rank(evaluation.scores.log_mean)[:, 0]
     rows = [
@@ -87,10 +87,10 @@ def _fraction(images: int, result: CertifiedEvaluation) -> str:
 
 
 def agreement(agreement: Agreement, result: CertifiedEvaluation) -> str:
-    """Sentences that compare the certified decisions with those after a fixed number of passes."""
+    """Compare the certified decisions with those after a fixed number of passes, one line per difference."""
     lines = [
         f"{len(agreement.differ):,} of {agreement.certified:,} certified decisions and "
-        f"{len(agreement.differ_at_limit):,} of those without a certificate differ from the decisions after "
+        f"{len(agreement.differ_at_limit):,} of those not certified differ from the decisions after "
         f"{agreement.passes:,} passes, which have {percent(agreement.wrong)} error and took "
         f"{agreement.seconds:,.0f} s, {_times(agreement.seconds / max(result.seconds, 1e-3))} as long."
     ]

@@ -1,1 +1,1 @@
-"""Runs: train and load them, their folders, and how files are written."""
+"""Runs: training, loading, and storage in folders."""

@@ -1,4 +1,4 @@
-"""Periodic checkpoints on disk, and the caller's request to stop."""
+"""Periodic checkpoints on disk, and stopping on request."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from apac.training import checkpoint
 from apac.training.config import TrainConfig
 from apac.training.loop import TrainingState
 
-SECONDS_BETWEEN = 30.0  # at most this much work is lost when a training is killed
+SECONDS_BETWEEN = 30.0  # a killed training loses at most this much work
 
 
 class Checkpointer:
-    """Saves the state every 30 seconds, and before it stops. It is the `after_step` of the training loop."""
+    """Save the state every 30 seconds and before stopping. Pass it to the training loop as `after_step`."""
 
     def __init__(self, path: Path | None, config: TrainConfig, should_stop: Callable[[], bool] | None) -> None:
         self.path, self.config, self.should_stop = path, config, should_stop
         self.saved = time.monotonic()
 
     def restore(self, state: TrainingState, shape: Sequence[int]) -> None:
-        """Load the checkpoint of an earlier training on images (C, H, W) of this shape, if there is one."""
+        """Load the checkpoint of an earlier training on images of shape (C, H, W), if there is one."""
         if self.path is None or not self.path.exists():
             return
         tensors, metadata = read_tensors(self.path, "start again with overwrite=True")
@@ -43,5 +43,5 @@ class Checkpointer:
             self.save(state)
         if stop:
             epoch = min(len(state.history) + 1, self.config.epochs)
-            kept = "nothing is kept without out=" if self.path is None else "continue with resume=True"
-            raise Interrupted(f"stopped in epoch {epoch} of {self.config.epochs}; {kept}.")
+            remedy = "without out= nothing is saved" if self.path is None else "continue with resume=True"
+            raise Interrupted(f"stopped in epoch {epoch} of {self.config.epochs}; {remedy}.")

@@ -1,4 +1,4 @@
-"""Image files on their way to a decision, and the result."""
+"""Image files as inputs of a classifier, and their decisions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from apac.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class ReadImages:
-    """The files that can be read, as pixels, and the reasons for those that cannot."""
+    """The pixels of the readable files, and the reasons why the others are unreadable."""
 
     paths: tuple[Path, ...]  # (N,)
     images: Tensor  # (N, C, H, W) uint8
@@ -32,12 +32,12 @@ class ClassifiedImages:
     paths: tuple[Path, ...]  # (N,) the files that were read, in order
     decision: Decision  # for these N images
     classes: tuple[str, ...]  # (K,)
-    notes: tuple[tuple[str, ...], ...]  # (N,) what was done to each image first, such as "resized from 300 × 260"
-    unreadable: dict[Path, str]  # the other files, each with the reason
+    notes: tuple[tuple[str, ...], ...]  # (N,) how each image was converted, such as "resized from 300 × 260"
+    unreadable: dict[Path, str]  # the other files, with reasons
 
     @property
     def labels(self) -> tuple[str | None, ...]:
-        """The class name of each image; None where the network returned NaN."""
+        """The class name of each image; None if the network returned NaN."""
         return tuple(self.classes[label] if label >= 0 else None for label in self.decision.labels.tolist())
 
 

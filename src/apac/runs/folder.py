@@ -1,5 +1,8 @@
-"""The folder of a run: run.json describes it; weights.safetensors, or checkpoint.safetensors until training ends;
-scores/ holds the sums of passes that evaluations computed."""
+"""The folder of a run.
+
+It contains run.json with the settings and the history, weights.safetensors (checkpoint.safetensors until training
+ends), and scores/, where evaluations cache sums of passes.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from apac.errors import InputError, StorageError
 from apac.runs.storage import read_json, read_tensors, write_json, write_tensors
 from apac.training.config import TrainConfig
 
-FORMAT = 2  # runs of another format are refused
+FORMAT = 2  # runs in any other format are rejected
 REMEDY = "train it again with overwrite=True"
-PRETRAINED = Path(__file__).parent.parent / "pretrained"  # runs that come with the package
+PRETRAINED = Path(__file__).parent.parent / "pretrained"  # runs shipped with the package
 RESULTS = ("evaluation.json", "evaluation.csv", "certified.json", "certified.csv", "passes.png")  # of apac evaluate
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Everything that the caller chose for a training."""
+    """The arguments that define a training."""
 
-    network: str | None  # a name or an import path; None for a module of the caller's
+    network: str | None  # a name or an import path; None for a module
     data: str | None  # a name or the absolute path of a folder; None for data in memory
     deformation: Deformation
     config: TrainConfig  # with all values resolved
@@ -48,7 +51,7 @@ class RunSettings:
         )
 
     def differences(self, other: RunSettings) -> str:
-        """What differs, as "epochs 5, not 6; another deformation"."""
+        """Describe the differences, for example "epochs 5, not 6; another deformation"."""
         pairs = [(name, getattr(self, name), getattr(other, name)) for name in ("network", "data")]
         names = [field.name for field in fields(TrainConfig) if field.compare]
         pairs += [(name, getattr(self.config, name), getattr(other.config, name)) for name in names]
@@ -59,8 +62,8 @@ class RunSettings:
 
 
 def check_free(folder: Path, settings: RunSettings, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that this training may not use. Changes nothing."""
-    settings.to_json()  # refuses a deformation that cannot be stored
+    """Raise InputError if this training must not use the folder. Nothing is changed."""
+    settings.to_json()  # raises if the deformation cannot be stored
     if resume and overwrite:
         raise InputError("choose resume=True to continue a run or overwrite=True to replace it, not both.")
     if folder.exists() and not folder.is_dir():
@@ -75,20 +78,20 @@ def check_free(folder: Path, settings: RunSettings, *, resume: bool, overwrite: 
     stored = read_settings(folder)
     if stored != settings:
         raise InputError(
-            f"{folder} holds a run with other settings ({stored.differences(settings)}); resume it with its own, or "
-            f"choose another folder."
+            f"{folder} holds a run with other settings ({stored.differences(settings)}); resume it with the same "
+            f"settings, or choose another folder."
         )
 
 
 def claim(folder: Path, settings: RunSettings, digest: str, *, resume: bool) -> None:
-    """Mark the folder as that of this training, on images with this digest.
+    """Reserve the folder for this training, on images with this digest.
 
     Files of an earlier training are removed, unless it is resumed.
     """
     if resume and holds_run(folder):
         if _read_payload(folder).get("images", digest) != digest:
             raise InputError(
-                f"the images are not those that the training in {folder} started with; start again with overwrite=True."
+                f"the images differ from those of the training in {folder}; start again with overwrite=True."
             )
         return
     write_json(folder / "run.json", {"format": FORMAT, "complete": False, **settings.to_json(), "images": digest})
@@ -96,7 +99,7 @@ def claim(folder: Path, settings: RunSettings, digest: str, *, resume: bool) -> 
 
 
 def discard(folder: Path) -> None:
-    """Remove a run, and nothing else that the folder may hold."""
+    """Remove the files of a run. Other files in the folder are not touched."""
     _discard_state(folder)
     (folder / "run.json").unlink(missing_ok=True)
 
@@ -122,7 +125,7 @@ def checkpoint_path(folder: Path) -> Path:
 
 
 def scores_path(folder: Path) -> Path:
-    """The folder in which evaluations cache the sums of passes."""
+    """Return the folder in which evaluations cache sums of passes."""
     return folder / "scores"
 
 
@@ -135,13 +138,13 @@ def is_complete(folder: Path) -> bool:
 
 
 def find(folder: Path) -> Path:
-    """Return the folder itself, or the run of that name that comes with the package if the folder holds none."""
+    """Return the folder, or the shipped run of that name if the folder holds no run."""
     shipped = PRETRAINED / folder
     return shipped if not holds_run(folder) and holds_run(shipped) else folder
 
 
 def read_settings(folder: Path) -> RunSettings:
-    """The settings of a run, complete or not."""
+    """Return the settings of a complete or incomplete run."""
     payload = _read_payload(folder)
     try:
         return RunSettings.from_json(payload)
@@ -150,7 +153,7 @@ def read_settings(folder: Path) -> RunSettings:
 
 
 def write(folder: Path, payload: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Store a complete run. Until the last step, which replaces run.json, the folder holds the unfinished training."""
+    """Store a complete run. run.json is replaced last, so that an interruption leaves a resumable training."""
     write_tensors(folder / "weights.safetensors", tensors, {})
     write_json(folder / "run.json", {"format": FORMAT, "complete": True, **payload})
     checkpoint_path(folder).unlink(missing_ok=True)
@@ -169,7 +172,7 @@ def _read_payload(folder: Path) -> dict[str, Any]:
     if not path.exists():
         shipped = ", ".join(sorted(child.name for child in PRETRAINED.iterdir()))
         raise InputError(
-            f"{folder} holds no run (there is no run.json in it); train one, or choose one that comes with the "
+            f"{folder} holds no run (it has no run.json); train one, or choose one that is shipped with the "
             f"package: {shipped}."
         )
     payload = read_json(path, REMEDY)

@@ -1,4 +1,4 @@
-"""Run: a trained network with everything that its decisions need. Load one, and get its classifier."""
+"""Run: a trained network together with its deformation and preprocessing."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from apac.training.loop import EpochRecord
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """A trained network with its deformation and preprocessing, so that training and testing cannot disagree.
+    """A trained network with its deformation and preprocessing, so that training and testing are consistent.
 
     >>> import apac
     >>> apac.load("mnist-cnn")
     Run(mnist-cnn on mnist, 10 classes, 350 epochs, validation error 0.40%)
     """
 
-    network_name: str | None  # a name or an import path; None for a module of the caller's
+    network_name: str | None  # a name or an import path; None for a module
     data: str | None  # a name or the absolute path of a folder; None for data in memory
     deformation: Deformation
     config: TrainConfig
@@ -50,7 +50,7 @@ class Run:
     image_shape: tuple[int, int, int]  # (C, H, W)
     history: tuple[EpochRecord, ...]
     versions: dict[str, str]
-    folder: Path | None  # where it is stored, if it is
+    folder: Path | None  # where the run is stored; None if it is not
 
     def __repr__(self) -> str:
         name = self.network_name or type(self.network).__name__
@@ -62,11 +62,11 @@ class Run:
 
     @property
     def settings(self) -> RunSettings:
-        """What the caller of `train` chose."""
+        """The settings that were passed to `train`."""
         return RunSettings(self.network_name, self.data, self.deformation, self.config)
 
     def normalize(self, images: Tensor) -> Tensor:
-        """Turn pixels (N, C, H, W) uint8 into the network's input; for a run on float images, return them as they are.
+        """Convert uint8 pixels (N, C, H, W) to network inputs. Float images of a run on float images are unchanged.
 
         >>> import apac, torch
         >>> apac.load("mnist-cnn").normalize(torch.full((1, 1, 28, 28), 255, dtype=torch.uint8)).max()
@@ -88,10 +88,10 @@ class Run:
         combine: Combine = "product",
         independent: bool = False,
     ) -> Classifier:
-        """Return the classifier of this network, with the deformation that it was trained with.
+        """Return the classifier of this network, with the deformation used in training.
 
-        The default rule is `Certified()`, or a single pass for a network that was trained without deformation, whose
-        passes are all the same.
+        The default rule is `Certified()`, or a single pass for a network that was trained without deformation, for
+        which all passes are identical.
 
         >>> import apac
         >>> apac.load("mnist-cnn").classifier().rule
@@ -118,7 +118,7 @@ class Run:
         combine: Combine = "product",
         progress: Progress = no_progress,
     ) -> ClassifiedImages:
-        """Decide image files, prepared as the training data were. Files that cannot be read are listed, not raised.
+        """Classify image files, prepared like the training data. Unreadable files are listed and do not raise.
 
         >>> import apac
         >>> result = apac.load("mnist-cnn").classify(["missing.png"])
@@ -127,8 +127,8 @@ class Run:
         """
         if isinstance(self.normalization, Identity):
             raise InputError(
-                "this run was trained on float images and cannot prepare image files; prepare them as the training "
-                "data were, and use run.classifier().decide(images)."
+                "this run was trained on float images and cannot prepare image files; prepare them like the "
+                "training data, and use run.classifier().decide(images)."
             )
         read = read_images(paths, self.image_shape, digits=self.data in ("mnist", "mnist-5k"))
         decision = self.classifier(rule, seed=seed, combine=combine).decide(
@@ -138,11 +138,11 @@ class Run:
 
 
 def load(folder: str | os.PathLike[str], network: nn.Module | None = None) -> Run:
-    """Load the run in a folder, or one that comes with the package, "mnist-cnn" or "cifar10-cnn".
+    """Load the run in a folder, or one that is shipped with the package, "mnist-cnn" or "cifar10-cnn".
 
-    A run that was trained from a module of the caller's needs `network`, a module of the same architecture, which gets
-    the stored weights. A network that was built by "package.module:function" is built again if that module is imported
-    already: loading a run never imports code.
+    For a run that was trained from a module, pass a module of the same architecture as `network`; the stored weights
+    are loaded into it. A network given as "package.module:function" is rebuilt only if that module is already imported,
+    because loading a run never imports code.
 
     >>> import apac
     >>> apac.load("cifar10-cnn").classes[:3]
@@ -178,15 +178,15 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None) -> Ru
         raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise StorageError(
-            f"the files in {folder} are damaged, or do not belong together or to this network; {run_folder.REMEDY}."
+            f"the files in {folder} are damaged or do not match each other or the network; {run_folder.REMEDY}."
         ) from error
 
 
 def _build(settings: RunSettings, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """The network of a stored run, whose weights are loaded next."""
+    """Build the network of a stored run. Its weights are loaded afterwards."""
     name, seed = settings.network, settings.config.seed
     if name is None:
-        raise InputError("this run was trained from a module of your own; pass one of that architecture as network=.")
+        raise InputError("this run was trained from a module; pass a module of the same architecture as network=.")
     if is_import_path(name):
         return build_by_path(name, image_shape, classes, seed=seed, import_it=False)
     random = generator(seed, "initial weights", 0)
@@ -208,19 +208,15 @@ def save(run: Run, folder: Path) -> None:
 
 
 def images_to_test(run: Run, *, progress: Progress = no_progress) -> tuple[Tensor, Tensor]:
-    """Return the normalized test images of a run's data and their labels, if the classes are still the run's."""
+    """Return the normalized test images and labels of a run's data, whose classes must be those of the run."""
     if run.data is None:
-        raise InputError(
-            "this run was trained on data in memory, which it does not store; evaluate it by apac.evaluate."
-        )
+        raise InputError("this run was trained on data in memory, which is not stored; evaluate it with apac.evaluate.")
     dataset = load_data(
         run.data, on_unreadable=run.config.on_unreadable, channels=run.image_shape[0], progress=progress
     )
     if dataset.classes != run.classes:
         differing = sorted(set(dataset.classes) ^ set(run.classes))
-        raise InputError(
-            f"{run.data} has other classes than the run was trained on: {', '.join(differing)}; train it again."
-        )
+        raise InputError(f"{run.data} and the run have different classes: {', '.join(differing)}; train it again.")
     if not len(dataset.test_images):
         raise InputError(f"{run.data} has no images to test on; add some to each class.")
     return run.normalize(dataset.test_images), dataset.test_labels

@@ -1,4 +1,4 @@
-"""Write files atomically, and report damaged ones in one sentence."""
+"""Atomic writes, and readable errors for damaged files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     pointers: set[int] = set()
     for name, tensor in tensors.items():
         plain = tensor.detach().cpu().contiguous()
-        # safetensors refuses tensors that share memory, as those of a layer that is used twice do.
+        # safetensors rejects tensors that share memory, for example those of a layer that is used twice.
         stored[name] = plain.clone() if plain.data_ptr() in pointers else plain
         pointers.add(plain.data_ptr())
     # Not save_file, which gives the file a mode that only its owner can read.
@@ -43,7 +43,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file next to `path`, which then replaces `path` in one step."""
+    """Call `write` with a temporary file in the same folder, which then replaces `path` atomically."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,14 +53,14 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise StorageError(f"could not write {path}: {reason}; an earlier version of it is unchanged.") from error
+        raise StorageError(f"could not write {path}: {reason}; an existing file is unchanged.") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """Return the parsed file. `remedy` ends the message where that fails."""
+    """Return the parsed file. `remedy` is the end of the error message."""
     try:
         return json.loads(path.read_text())
     except OSError as error:
@@ -70,7 +70,7 @@ def read_json(path: Path, remedy: str) -> Any:
 
 
 def read_tensors(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and metadata of `write_tensors`. `remedy` ends the message where that fails."""
+    """Return the tensors and metadata that `write_tensors` stored. `remedy` is the end of the error message."""
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118

@@ -1,4 +1,4 @@
-"""apac.train: from a network, data and a deformation to a run."""
+"""apac.train: train a network on deformed data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from apac.training.config import TrainConfig
 from apac.training.loop import init_state, run_epochs
 
 DEFAULT = TrainConfig()
-PRESETS = {"mnist": presets.mnist, "cifar10": presets.cifar10}  # by the first word of a data set or network
+PRESETS = {"mnist": presets.mnist, "cifar10": presets.cifar10}  # by the first part of the name of a data set or network
 
 
 def train(
@@ -47,7 +47,7 @@ def train(
     progress: Progress = no_progress,
     should_stop: Callable[[], bool] | None = None,
 ) -> Run:
-    """Train a network on randomly deformed data and return its run, which `load(out)` returns again.
+    """Train a network on randomly deformed data and return the run, which `load(out)` loads again.
 
     Parameters
     ----------
@@ -59,14 +59,14 @@ def train(
         A name ("mnist-5k", "mnist", "cifar10"); a folder with a subfolder of images per class; a pair of images
         (N, C, H, W) and labels (N,); an `apac.Dataset`; or a map-style torch Dataset of (image, label), which is read
         into memory once. uint8 pixels are normalized: scaled for MNIST, ZCA-whitened for CIFAR-10, standardized per
-        channel otherwise. Floating-point images are used as they are.
+        channel otherwise. Floating-point images are not normalized.
     deformation
-        The default is the paper's, for its data sets and networks. `Compose()` is no deformation.
+        The default is the paper's deformation, for its data sets and networks. `Compose()` disables deformation.
     config
-        The settings of the optimization.
+        The training settings.
     out
-        The folder to store the run in; without one nothing is written. A folder that holds a run is refused, unless
-        `resume` continues it or `overwrite` replaces it. A resumed training equals an uninterrupted one.
+        The folder of the run; by default nothing is written. If it already holds a run, set `resume` to continue
+        it or `overwrite` to replace it. Resumed training gives the same result as uninterrupted training.
     should_stop
         Called after each step. When it returns True, a checkpoint is saved and `apac.errors.Interrupted` is raised.
 
@@ -136,11 +136,11 @@ def train(
 
 
 def _settings(network: Any, data: Any, deformation: Any, config: TrainConfig) -> RunSettings:
-    """Check the arguments before anything is loaded, and fill in the defaults."""
+    """Validate the arguments before any data are loaded, and fill in the defaults."""
     network_name = _network_name(network)
     name = data_name(data)
     if config.tied and network_name not in models.TIED:
-        raise InputError(f"tied={config.tied:g} is for {' and '.join(models.TIED)} only; leave it out.")
+        raise InputError(f"tied={config.tied:g} is supported for {' and '.join(models.TIED)} only; omit it.")
     if deformation is None:
         deformation = _preset(network_name, name)
     if not isinstance(deformation, Deformation):
@@ -169,12 +169,12 @@ def _preset(network: str | None, data: str | None) -> Deformation:
         preset = PRESETS.get((name or "").partition("-")[0])
         if preset is not None:
             return preset()
-    raise InputError("these data and this network have no default deformation; give one, or Compose() for none.")
+    raise InputError("there is no default deformation for this network and data; pass one, or Compose() for none.")
 
 
 @dataclass(frozen=True, eq=False)
 class _Split:
-    """The images to train on, and those held out."""
+    """The training images and the held-out images."""
 
     images: Tensor  # (N, C, H, W)
     labels: Tensor  # (N,)
@@ -182,14 +182,14 @@ class _Split:
     held_out_labels: Tensor
 
     def digest(self) -> str:
-        """Identifies the training images."""
+        """Return a hash of the training images and labels."""
         digest = hashlib.blake2b(self.images.contiguous().numpy().data, digest_size=8)
         digest.update(self.labels.numpy().data)
         return digest.hexdigest()
 
 
 def _split(dataset: Dataset, config: TrainConfig) -> _Split:
-    # Held-out images are not trained on in any version: a virtual sample reveals its original (section 2.1).
+    # No virtual sample of a held-out image is used in training, because it would reveal the image (section 2.1).
     images, labels = dataset.train_images, dataset.train_labels
     order = torch.randperm(len(images), generator=generator(config.seed, "held out", 0))
     count = round(config.validation_fraction * len(order))
@@ -230,14 +230,14 @@ def _build(settings: RunSettings, image_shape: tuple[int, int, int], classes: in
 
 @torch.no_grad()
 def _check_network(network: nn.Module, images: Tensor, classes: int) -> None:
-    """One pass in eval mode, which changes nothing, shows whether network and data fit."""
+    """Raise InputError if the network does not fit the data. One pass in evaluation mode changes nothing."""
     shape = tuple(images.shape[1:])
     try:
         logits = network.eval()(images)
     except (RuntimeError, TypeError, ValueError) as error:
         reason = str(error).split("\n")[0]
         raise InputError(
-            f"the network cannot take images of shape (N, {', '.join(map(str, shape))}): {reason}."
+            f"the network does not accept images of shape (N, {', '.join(map(str, shape))}): {reason}."
         ) from error
     if not isinstance(logits, Tensor) or logits.shape != (len(images), classes):
         got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__

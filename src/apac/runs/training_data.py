@@ -1,4 +1,4 @@
-"""What `train` accepts as data, as a Dataset in memory."""
+"""Conversion of the data that `train` accepts to a Dataset in memory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from apac.progress import Progress, no_progress
 
 
 def data_name(data: Any) -> str | None:
-    """The name of a data set, the absolute path of a folder, or None for data in memory.
+    """Return the name of a data set, the absolute path of a folder, or None for data in memory.
 
-    An `apac.Dataset` that has the name of a data set, such as a part of MNIST, goes by that name.
+    An `apac.Dataset` with the name of a known data set, for example a subset of MNIST, is identified by that name.
     """
     if isinstance(data, Dataset):
         return data.name if data.name in data_sets.NAMES else None
@@ -31,7 +31,7 @@ def data_name(data: Any) -> str | None:
     if name in data_sets.NAMES:
         return name
     path = os.path.abspath(os.path.expanduser(name))
-    if not name or not (os.path.isabs(name) or os.path.isdir(path)):  # the folder of a complete run may be gone
+    if not name or not (os.path.isabs(name) or os.path.isdir(path)):  # the folder may have been removed
         raise InputError(f"there is no data set {name!r}; choose one of {', '.join(data_sets.NAMES)}, or a folder.")
     return path
 
@@ -43,7 +43,7 @@ def load_data(
     channels: int | None = None,
     progress: Progress = no_progress,
 ) -> Dataset:
-    """Load the images and labels. `channels` is that of a folder's images, if it is known."""
+    """Load the images and labels. `channels` is the number of channels of the images in a folder, if known."""
     if isinstance(data, Dataset):
         return data
     if isinstance(data, str | os.PathLike):
@@ -83,7 +83,7 @@ def _from_tensors(images: Any, labels: Any, names: tuple[str, ...] | None = None
 
 
 def _from_torch(dataset: Any, progress: Progress) -> Dataset:
-    """Read every item once: random transforms of the dataset are not repeated."""
+    """Read every item once; random transforms of the dataset are applied only once."""
     images: list[Tensor] = []
     labels: list[int] = []
     for index in range(len(dataset)):
@@ -103,7 +103,7 @@ def _from_torch(dataset: Any, progress: Progress) -> Dataset:
 
 
 def _image(image: Any) -> Tensor:
-    """A tensor or array (C, H, W) or (H, W), or a PIL image, as a tensor (C, H, W)."""
+    """Convert a tensor or array (C, H, W) or (H, W), or a PIL image, to a tensor (C, H, W)."""
     if isinstance(image, Image.Image):
         picture = image if image.mode in ("L", "RGB") else image.convert("RGB")
         pixels = torch.from_numpy(np.array(picture))  # (H, W) or (H, W, C)

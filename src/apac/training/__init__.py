@@ -1,1 +1,1 @@
-"""Training on deformed data: configuration, loop, optimizer, and the state of a checkpoint."""
+"""Training on deformed data: configuration, loop, optimizer and checkpoints."""

@@ -1,4 +1,4 @@
-"""The batches of consecutive training steps, prepared ahead of the step where a core is free."""
+"""The batches of consecutive training steps, prefetched if a core is free."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def batches(
 ) -> Generator[Batch, None, None]:
     """Yield make(step) for the steps start … stop − 1, in order.
 
-    With `prefetch`, another thread makes the next batch while the caller uses the current one; the batches are the
-    same. By default it does so where the machine has more cores than torch uses. Where torch uses all of them, a
-    further thread makes torch's threads wait for each other: `apac bench` shows the cost.
+    With `prefetch`, another thread prepares the next batch while the caller uses the current one; the batches are the
+    same. The default is to prefetch if the machine has more cores than torch uses. If torch uses all cores, an
+    additional thread slows torch's threads down: `apac bench` measures the cost.
     """
     count = torch.get_num_threads()
     if start >= stop or not (_cores() > count if prefetch is None else prefetch):
@@ -29,7 +29,7 @@ def batches(
         return
     with ThreadPoolExecutor(1, thread_name_prefix="apac") as worker:
         worker.submit(limit_to_one_torch_thread).result()
-        torch.set_num_threads(count)  # the worker changed the default of threads that start later
+        torch.set_num_threads(count)  # the worker changed the default for threads that start later
         upcoming = worker.submit(make, start)
         for step in range(start, stop):
             batch = upcoming.result()

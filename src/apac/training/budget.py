@@ -1,4 +1,4 @@
-"""The number of epochs that fit into a given time, measured on this machine."""
+"""The number of epochs that fit into a time budget, measured on this machine."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def epochs_within(
     images: Tensor,
     seconds: float,
 ) -> int:
-    """The largest n, up to the paper's 15,000, for which the trainings configs(n) take at most this time together.
+    """Return the largest n, up to the paper's 15,000, for which the trainings configs(n) together fit into `seconds`.
 
-    They train the same network on the same images (N, C, H, W) uint8, and differ in their epochs. The first is
-    measured.
+    All of them train the same network on the same images (N, C, H, W) uint8, and differ only in their epochs. The step
+    time is measured with the first configuration.
     """
     config = configs(1)[0]
     steps = math.ceil(round((1 - config.validation_fraction) * len(images)) / config.batch_size)
@@ -54,7 +54,7 @@ def epochs_within(
 
 
 def _seconds_per_step(config: TrainConfig, network: str, deformation: Deformation, images: Tensor) -> float:
-    # Epochs of one step, with a learning rate too small to matter, until the time is up.
+    # Epochs of a single step with a negligible learning rate, until the time is up.
     endless = replace(config, epochs=1_000_000, learning_rate=1e-9, validation_fraction=0.0)
     random, tied = generator(config.seed, "initial weights", 0), config.tied > 0
     state = init_state(models.build(network, generator=random, tied=tied), endless, tied=tied)
@@ -73,4 +73,4 @@ def _seconds_per_step(config: TrainConfig, network: str, deformation: Deformatio
 
 
 class _TimeIsUp(Exception):
-    """Enough steps were measured."""
+    """Enough steps have been measured."""

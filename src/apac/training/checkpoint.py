@@ -1,4 +1,4 @@
-"""A TrainingState as named tensors and metadata, and back. Files are the business of `apac.runs`."""
+"""Conversion of a TrainingState to named tensors and metadata, and back. `apac.runs` reads and writes the files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apac.training.loop import EpochRecord, TrainingState, untie
 
 
 def to_tensors(state: TrainingState, config: TrainConfig) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors of a state, and the rest of it as metadata."""
+    """Return the tensors of a state, and its other values as metadata."""
     tensors = {f"network.{name}": tensor for name, tensor in state.network.state_dict().items()}
     if state.averaged is not None:
         tensors |= {f"averaged.{name}": tensor for name, tensor in state.averaged.state_dict().items()}
@@ -39,7 +39,7 @@ def restore(
     tensors: Mapping[str, Tensor],
     metadata: Mapping[str, str],
 ) -> None:
-    """Bring a fresh state, for images (C, H, W) of this shape, to the state that `to_tensors` stored."""
+    """Restore the stored values into an initial state, for images of shape (C, H, W)."""
     try:
         progress = json.loads(metadata["state"])
         if TrainConfig.from_json(progress["config"]) != config:

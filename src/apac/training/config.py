@@ -1,4 +1,4 @@
-"""TrainConfig: the settings of the optimization, in one frozen dataclass."""
+"""TrainConfig: the training settings as a frozen dataclass."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ PAPER = {
     "cifar10-mlp": (2**-8, 5e-7),
 }
 PAPER_DATA = ("mnist-5k", "mnist", "cifar10")
-OTHERS = (0.005, 5e-4)  # suits small data sets
+OTHERS = (0.005, 5e-4)  # suitable for small data sets
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of a training.
+    """Training settings.
 
-    A `learning_rate` or `weight_decay` of None becomes the paper's value for the paper's networks and data sets, and
-    0.005 and 5e-4 for everything else. A run stores the values in force.
+    If `learning_rate` or `weight_decay` is None, the paper's value is used for the paper's networks and data sets, and
+    0.005 or 5e-4 otherwise. A run stores the values that were used.
 
     >>> TrainConfig(epochs=30, schedule="cosine").batch_size
     100
@@ -32,15 +32,15 @@ class TrainConfig:
 
     epochs: int = 100  # the paper: 15,000
     batch_size: int = 100
-    learning_rate: float | None = None  # the initial one
-    schedule: Literal["exponential", "cosine"] = "exponential"  # times 0.9993 per epoch, or half a cosine down to 0
-    warmup: float = 0.0  # the fraction of all steps in which the learning rate grows from 0, before the schedule
+    learning_rate: float | None = None  # initial value
+    schedule: Literal["exponential", "cosine"] = "exponential"  # factor 0.9993 per epoch, or half a cosine to 0
+    warmup: float = 0.0  # fraction of all steps with a linear increase of the learning rate from 0
     optimizer: Literal["sgd", "muon"] = "sgd"
-    tied: float = 0.0  # the first fraction of the epochs, in which an MLP shares weights as a convolution does
+    tied: float = 0.0  # initial fraction of the epochs in which an MLP shares weights like a convolution
     momentum: float = 0.9
-    weight_decay: float | None = None  # λ: each step adds λ·w to the gradient of the weights, not of the biases
-    ema_decay: float = 0.0  # per step, of the exponential moving average of the weights; 0 keeps the last weights
-    validation_fraction: float = 0.1  # the fraction of the training images that is held out
+    weight_decay: float | None = None  # L2 penalty on the weights, not on the biases
+    ema_decay: float = 0.0  # of the moving average of the weights, per step; 0 disables averaging
+    validation_fraction: float = 0.1  # fraction of the training images to hold out
     seed: int = 0
     on_unreadable: Literal["refuse", "skip"] = field(default="refuse", compare=False)  # image files of a folder
 
@@ -64,7 +64,7 @@ class TrainConfig:
                 raise InputError(f'{name} must be "{first}" or "{second}", got {getattr(self, name)!r}.')
 
     def resolve(self, network: str | None, data: str | None) -> TrainConfig:
-        """Replace None by the values for this network and these data, by name; None stands for one without a name."""
+        """Replace None by the default for this network and data set. Pass None for a network or data without a name."""
         learning_rate, weight_decay = PAPER.get(network or "", OTHERS) if data in PAPER_DATA else OTHERS
         return replace(
             self,

@@ -1,4 +1,4 @@
-"""Training on deformed data: the one visible loop (paper, section 2 and Training details)."""
+"""The training loop on deformed data (paper, section 2 and Training details)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class EpochRecord:
     epoch: int  # counted from 1
     learning_rate: float  # of its last step
     loss: float  # mean over its virtual samples
-    validation_error: float | None  # plain, on the held-out images; None without any
-    seconds: float  # of training so far, interruptions not counted
+    validation_error: float | None  # of the plain prediction on the held-out images; None if there are none
+    seconds: float  # training time so far, without interruptions
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,16 +77,16 @@ def run_epochs(
     progress: Progress = no_progress,
     prefetch: bool | None = None,
 ) -> None:
-    """Train from the current state to the last epoch. Images (N, C, H, W) are normalized, labels (N,) int64.
+    """Train from the current state to the last epoch, on normalized images (N, C, H, W) with labels (N,) int64.
 
-    `after_step` is called after each complete step; it may save the state, or raise to stop. `prefetch` prepares the
-    next batch during a step, see `batches`; the result is the same.
+    `after_step` is called after each complete step. It may save the state, or raise an exception to stop. `prefetch`
+    prepares the next batch during a step, see `batches`; the result is the same.
 
-    Modules such as dropout draw from torch's global generator. Each step seeds it by its own number, so that a resumed
-    training draws the same, and restores it afterwards.
+    Modules such as dropout draw from torch's global generator. Each step seeds it with the step number, so that resumed
+    training is reproducible, and restores it afterwards.
     """
     keep_freed_blocks()
-    steps = math.ceil(len(images) / config.batch_size)  # per epoch: as many as process N virtual samples
+    steps = math.ceil(len(images) / config.batch_size)  # per epoch of N virtual samples
     total = steps * config.epochs
     started = time.monotonic() - state.seconds
     make_batch = partial(_virtual_samples, config, deformation, images, labels)
@@ -129,7 +129,7 @@ def run_epochs(
 def _virtual_samples(
     config: TrainConfig, deformation: Deformation, images: Tensor, labels: Tensor, step: int
 ) -> tuple[Tensor, Tensor]:
-    """Draw a batch with replacement, and deform each image by fresh parameters that are used once."""
+    """Draw a batch with replacement, and deform each image with newly sampled parameters."""
     random = generator(config.seed, "training step", step)
     index = torch.randint(len(images), (config.batch_size,), generator=random)
     targets = labels[index]
@@ -138,7 +138,7 @@ def _virtual_samples(
 
 
 def learning_rate_at(config: TrainConfig, step: int, steps: int) -> float:
-    """The learning rate of a step, with `steps` steps per epoch."""
+    """Return the learning rate of a step, with `steps` steps per epoch."""
     assert config.learning_rate is not None
     total = steps * config.epochs
     warm = config.warmup * total
@@ -151,7 +151,7 @@ def learning_rate_at(config: TrainConfig, step: int, steps: int) -> float:
 
 @torch.no_grad()
 def plain_error(network: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """The fraction of images that one pass of the undeformed image gets wrong, with the network in eval mode."""
+    """Return the error of the plain prediction, with the network in evaluation mode."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     predictions = torch.cat([network(part).argmax(dim=1) for part in images.split(500)])
@@ -161,12 +161,12 @@ def plain_error(network: nn.Module, images: Tensor, labels: Tensor) -> float:
 
 
 def tied_epochs(config: TrainConfig) -> int:
-    """The number of epochs, from the first, in which an MLP shares weights."""
+    """Return the number of initial epochs in which an MLP shares weights."""
     return int(config.tied * config.epochs)
 
 
 def untie(state: TrainingState, config: TrainConfig, shape: Sequence[int]) -> None:
-    """Replace the tied network for images (C, H, W) by the equivalent MLP; the momentum starts at zero."""
+    """Replace the tied network for images of shape (C, H, W) by the equivalent MLP, and reset the momentum."""
     assert isinstance(state.network, nn.Sequential)
     network = untied(state.network, shape)
     if state.averaged is not None:
@@ -183,7 +183,7 @@ def _average(network: nn.Module, config: TrainConfig) -> AveragedModel | None:
         return None
 
     def update(averaged: Any, current: Any, count: Any) -> None:
-        # A short memory at first, or the initial weights would dominate the average for long.
+        # A smaller decay at first, so that the initial weights do not dominate the average.
         decay = min(config.ema_decay, (1 + int(count)) / (10 + int(count)))
         get_ema_multi_avg_fn(decay)(averaged, current, count)
 
@@ -193,7 +193,7 @@ def _average(network: nn.Module, config: TrainConfig) -> AveragedModel | None:
 
 
 def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """SGD or Muon, with weight decay for weights but not for biases and the scales of normalization layers."""
+    """Return SGD or Muon, with weight decay on the weights only, not on biases or normalization layers."""
     assert config.learning_rate is not None and config.weight_decay is not None
     trainable = [p for p in network.parameters() if p.requires_grad]
     weights = [p for p in trainable if p.ndim > 1]
@@ -209,7 +209,7 @@ def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer
 
 
 def _note(state: TrainingState, config: TrainConfig, steps: int) -> str:
-    """The current epoch with its mean loss so far, and the last validation error."""
+    """Describe the current epoch: learning rate, mean loss so far and last validation error."""
     epoch, done = (state.step - 1) // steps + 1, (state.step - 1) % steps + 1
     learning_rate = state.optimizer.param_groups[0]["lr"]
     error = state.history[-1].validation_error if state.history else None

@@ -1,7 +1,7 @@
-"""Muon: momentum SGD whose update of each weight matrix is orthogonalized.
+"""Muon: momentum SGD with orthogonalized updates of the weight matrices.
 
 After Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024). It needs fewer samples than SGD
-and costs a few matrix products per step: little for convolutions, much for the paper's MLPs.
+and adds a few matrix products per step, which are cheap for convolutions and expensive for the paper's MLPs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the odd polynomial that maps sing
 
 
 class Muon(torch.optim.Optimizer):
-    """Parameter groups with `orthogonal=True` get orthogonalized updates, the others Nesterov momentum."""
+    """Parameter groups with `orthogonal=True` use orthogonalized updates, the others plain Nesterov momentum."""
 
     def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, momentum: float) -> None:
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": 0.0, "orthogonal": False})
@@ -53,7 +53,7 @@ def orthogonal(update: Tensor) -> Tensor:
 
 
 def _orthogonal(matrix: Tensor) -> Tensor:
-    """Each iteration multiplies X by a polynomial in XXᵀ, so all of them amount to one small matrix times X."""
+    """Orthogonalize a matrix X. Iterations multiply X by polynomials in XXᵀ, which are accumulated first."""
     tall = matrix.shape[0] > matrix.shape[1]
     matrix = matrix / matrix.norm().clamp_min(1e-7)
     matrix = matrix.T if tall else matrix

@@ -112,7 +112,7 @@ def test_a_broken_rule_certifies_falsely_too_often(broken, monkeypatch):
 
 
 @pytest.mark.parametrize("classes", [2, 10])
-def test_a_false_certification_is_as_rare_with_more_classes_and_the_bound_is_not_idle(classes):
+def test_a_false_certification_is_as_rare_with_more_classes_and_the_bound_is_tight(classes):
     """Either of two equal classes may be certified falsely: twice the probability, which is nearly reached."""
     count = 1500
     decision = decide_noise(LAWS["gaussian"], count, apac.Certified(error=0.05, limit=1024), seed=1, classes=classes)
@@ -276,6 +276,6 @@ def test_no_stake_can_lose_everything_and_the_shares_sum_to_one():
         (lambda: apac.Certified(clip=math.inf), "clip of a Certified must be a number above 0"),
     ],
 )
-def test_a_wrong_argument_is_refused_in_one_sentence(make, sentence):
+def test_a_wrong_argument_is_rejected_in_one_sentence(make, sentence):
     with pytest.raises(apac.InputError, match=sentence):
         make()

@@ -23,12 +23,12 @@ NETWORKS = ("#1f5fa8", "#2f8f5b", "#8a4fa3", "#b8860b")  # one per network
 
 
 def blank(width: float, height: float) -> Figure:
-    """An empty figure with this size in inches."""
+    """Return an empty figure of this size in inches."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def passes_axis(axes: Any) -> None:
-    """Scale the x-axis as a number of passes."""
+    """Format the x-axis as a number of passes."""
     axes.set_xscale("log", base=4)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_minor_locator(NullLocator())
@@ -36,7 +36,7 @@ def passes_axis(axes: Any) -> None:
 
 
 def error_axis(axes: Any, errors: Sequence[float]) -> None:
-    """Scale the y-axis as test errors in percent, logarithmic, because one pass has a much larger error than many."""
+    """Format the y-axis as test error in percent, logarithmic because the error of one pass is much larger."""
     axes.set_ylabel("test error (%)")
     axes.grid(axis="y", alpha=0.3)
     if min(errors) > 0:
@@ -64,7 +64,7 @@ def top_two(axes: Any, probabilities: Tensor, classes: Sequence[str], truth: int
     names = [classes[int(c)] for c in best]
     if max(map(len, names)) <= 2:
         inset.set_xticklabels(names, fontsize=7)
-    else:  # names that are too long for below the bars
+    else:  # names too long to fit below the bars
         inset.set_xticks([])
         for x, name in enumerate(names):
             outlined_text(inset, x, 0.04, name, ha="center", va="bottom", rotation=90, fontsize=7, color="black")
@@ -82,7 +82,7 @@ def bars(axes: Any, log_scores: Tensor, classes: Sequence[str], truth: int, titl
     """Draw a bar for each class; blue is the true class, orange a wrong decision."""
     best = int(log_scores.argmax())
     colors = [APAC if c == truth else PLAIN if c == best else "#cccccc" for c in range(len(classes))]
-    floor = float(log_scores[log_scores.isfinite()].min()) - 0.5  # the bars start here, so that the best is the highest
+    floor = float(log_scores[log_scores.isfinite()].min()) - 0.5  # start of the bars: the best class is the highest
     axes.bar(range(len(classes)), (log_scores - floor).clamp(min=0).tolist(), bottom=floor, color=colors)
     axes.set_ylim(floor, None)
     axes.set_title(f"{title}: {classes[best]}", fontsize=8, color=APAC if best == truth else PLAIN)

@@ -16,7 +16,7 @@ from apac.reporting.figures.canvas import APAC, NETWORKS, ORIGINAL, PLAIN, SUM, 
 
 
 def error_against_m(deformed: Evaluation, original: Evaluation) -> bytes:
-    """The test error against M, with the errors of the plain predictions as lines."""
+    """Draw the test error against M, with the errors of the plain predictions as lines."""
     figure = blank(6.4, 4.4)
     axes = figure.subplots()
     passes = [row.passes for row in deformed.rows]
@@ -38,7 +38,7 @@ def error_against_m(deformed: Evaluation, original: Evaluation) -> bytes:
 
 
 def networks_against_m(evaluations: Mapping[str, Evaluation]) -> bytes:
-    """The test error against M for several networks by name, with the errors of their plain predictions as lines."""
+    """Draw the test error against M for several networks, with the errors of the plain predictions as lines."""
     figure = blank(6.4, 4.4)
     axes = figure.subplots()
     for color, (name, evaluation) in zip(NETWORKS, evaluations.items(), strict=False):
@@ -56,7 +56,7 @@ def networks_against_m(evaluations: Mapping[str, Evaluation]) -> bytes:
 
 
 def certified(results: Sequence[CertifiedEvaluation], evaluation: Evaluation) -> bytes:
-    """The passes of the strictest certified rule; and the test error against mean passes, certified and fixed."""
+    """Draw the passes of the strictest certified rule, and the test error against mean passes, certified and fixed."""
     figure = blank(9.6, 4.0)
     left, right = figure.subplots(1, 2)
     strictest = min(results, key=lambda result: result.rule.error)
@@ -97,7 +97,7 @@ def certified(results: Sequence[CertifiedEvaluation], evaluation: Evaluation) ->
 
 
 def passes_against_margin(decision: Decision, labels: Tensor) -> bytes:
-    """The passes of each image against the final margin of its label."""
+    """Draw the passes of each image against the final margin of its label."""
     figure = blank(6.4, 4.4)
     axes = figure.subplots()
     correct = decision.labels == labels

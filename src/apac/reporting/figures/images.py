@@ -14,11 +14,11 @@ from apac.evaluation.fixed import Evaluation
 from apac.randomness import generator
 from apac.reporting.figures.canvas import APAC, PLAIN, bars, blank, outlined_text, png, show_image, top_two
 
-MOST = 96  # misclassified images in a figure; all of those of MNIST
+MAX_SHOWN = 96  # maximum number of misclassified images in a figure; enough for MNIST
 
 
 def deformed_samples(images: Tensor, labels: Tensor, deformation: Deformation, *, seed: int = 0) -> bytes:
-    """Originals and their virtual samples, one row per image. Images (n, C, H, W) in [0, 1], not whitened."""
+    """Draw images (n, C, H, W) in [0, 1], not whitened, and their virtual samples, one row per image."""
     columns = 9
     figure = blank(columns * 0.8 + 0.3, len(images) * 0.8 + 0.3)
     axes = figure.subplots(len(images), columns, squeeze=False)
@@ -35,9 +35,9 @@ def deformed_samples(images: Tensor, labels: Tensor, deformation: Deformation, *
 
 
 def misclassified(images: Tensor, labels: Tensor, evaluation: Evaluation, classes: Sequence[str]) -> bytes:
-    """The images (N, C, H, W) in [0, 1] that APAC misclassifies, with the true class and the two best classes."""
+    """Draw the images (N, C, H, W) in [0, 1] that APAC misclassifies, with the true class and the top 2 classes."""
     assert evaluation.scores is not None
-    shown = evaluation.wrong[:MOST]
+    shown = evaluation.wrong[:MAX_SHOWN]
     columns = min(8, max(1, len(shown)))
     rows = max(1, math.ceil(len(shown) / columns))
     figure = blank(columns * 1.25, rows + 0.1)
@@ -62,9 +62,9 @@ def misclassified(images: Tensor, labels: Tensor, evaluation: Evaluation, classe
 def corrected(
     images: Tensor, truth: int, classifier: Classifier, means: Tensor, shown: Tensor, classes: Sequence[str]
 ) -> bytes:
-    """The decision of one image: the plain prediction above, and some passes with the mean of all of them below.
+    """Draw the decision for one image: the plain prediction above, a few passes and the mean of all passes below.
 
-    `images` (1, C, H, W) are the inputs of the network, `shown` (1, C, H, W) the same in [0, 1], and `means` (K,) the
+    `images` (1, C, H, W) is the network input, `shown` (1, C, H, W) the same image in [0, 1], and `means` (K,) are the
     mean log-probabilities.
     """
     samples = 6
@@ -92,14 +92,14 @@ def corrected(
 
 
 def virtual_sample(classifier: Classifier, images: Tensor, number: int) -> Tensor:
-    """The virtual samples of images (N, C, H, W) in a pass of the classifier, by its number."""
+    """Return the virtual samples of images (N, C, H, W) in pass `number` of the classifier."""
     deformation, (channels, height, width) = classifier.deformation, images.shape[1:]
     random = generator(classifier.seed, "pass", number)
     return deformation.apply(images, deformation.sample(1, (channels, height, width), generator=random))
 
 
 def first_layer_weights(networks: Mapping[str, nn.Module], image_shape: tuple[int, int, int]) -> bytes | None:
-    """Weight maps of the first layer of MLPs, one panel per network by title; None for convolutional networks."""
+    """Draw first-layer weight maps of MLPs, one panel per network; return None for convolutional networks."""
     layers = [
         (title, next(m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)))
         for title, network in networks.items()

@@ -19,10 +19,10 @@ SAMPLES = 1000
 def linear_output(
     images: Tensor, labels: Tensor, classifier: Classifier, index: int, shown: Tensor, classes: Sequence[str]
 ) -> bytes:
-    """The logits of two classes for the test images of both and for virtual samples of the image at `index`.
+    """Draw the logits of two classes for the test images of both and for virtual samples of the image at `index`.
 
-    The classes are the true one, on the y-axis, and the best of the others. Images (N, C, H, W) are the inputs of the
-    network, `shown` (C, H, W) is the image in [0, 1].
+    The classes are the true class, on the y-axis, and the best of the others. `images` (N, C, H, W) are the network
+    inputs, `shown` (C, H, W) is the image in [0, 1].
     """
     truth = int(labels[index])
     image = images[index : index + 1]
