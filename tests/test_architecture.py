@@ -220,6 +220,24 @@ print(len(decision.labels), sorted(n for n, m in sys.modules.items() if m and n.
 """
 
 
+EXPLORE = """
+import inspect
+from apac import *
+inspect.getmembers(apac)
+print(hasattr(apac, "Classifier"), "ApacClassifier" in dir(apac))
+try:
+    apac.ApacClassifier
+except apac.InputError as error:
+    print(error)
+"""
+
+
+def test_without_scikit_learn_the_names_can_be_listed_and_the_estimator_names_its_extra():
+    lines = run_python(BLOCK + EXPLORE, json.dumps(["sklearn"])).splitlines()
+    assert lines[0] == "True False"
+    assert lines[1].endswith("pip install 'augmented-pattern-classification[sklearn]'")
+
+
 @pytest.mark.parametrize("code", [DECIDE, TRAIN], ids=["decide", "train and decide"])
 def test_training_and_decisions_need_only_the_core_dependencies(code):
     blocked = modules_beyond_the_core()

@@ -1,6 +1,7 @@
 """APAC, Augmented PAttern Classification: the decision rule that goes with training on deformed data."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ _HOMES = {
     "train": "apac.runs.train",
 }
 
-__all__ = list(_HOMES)
+# Names that need an optional package; without it they are not listed, and using them says how to install it.
+_OPTIONAL = {"ApacClassifier": "sklearn"}
+__all__ = [name for name in _HOMES if name not in _OPTIONAL or find_spec(_OPTIONAL[name])]
 
 
 def __getattr__(name: str) -> Any:

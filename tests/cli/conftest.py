@@ -52,5 +52,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Dataset:
         test_labels=whole.test_labels[:200],
     )
     monkeypatch.setattr(data, "load", lambda name, **options: part)
+    monkeypatch.setattr("apac.reporting.figures.canvas.DPI", 40)
     monkeypatch.setattr("apac.reporting.figures.images.MAX_SHOWN", 8)  # a figure of many images is slow to draw
     return part

@@ -373,3 +373,4 @@ def test_the_warning_is_logged_once_per_network(monkeypatch, caplog):
     for _ in range(3):
         assert engine.prepare(network, torch.rand(3, 1, 28, 28), 10**9, 2) is network
     assert len(caplog.messages) == 1
+    assert "pip install 'augmented-pattern-classification[fast]'" in caplog.text

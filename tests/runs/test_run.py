@@ -78,6 +78,7 @@ def test_image_files_are_classified_and_unreadable_ones_listed(trained, tmp_path
     assert list(result.unreadable) == [bad] and "is empty" in result.unreadable[bad]
     assert result.decision.passes.tolist() == [4, 4]
     assert result.labels == tuple(run.classes[label] for label in result.decision.labels.tolist())
+    assert run.classify(good).paths == (good,)  # a single path
     nothing = run.classify([bad])
     assert nothing.labels == () and nothing.decision.labels.shape == (0,)
 

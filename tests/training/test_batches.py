@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -155,3 +156,13 @@ def test_training_with_prefetch_resumes_to_the_same_weights(part: tuple[Tensor, 
     whole = train(CONFIG, part, prefetch=False)
     assert state.step == whole.step == 10
     assert torch.equal(weights_of(state.network), weights_of(whole.network))
+
+
+def test_prefetching_leaves_the_thread_counts_unchanged():
+    def default_threads() -> int:
+        with ThreadPoolExecutor(1) as new_thread:
+            return new_thread.submit(torch.get_num_threads).result()
+
+    before = torch.get_num_threads(), default_threads()
+    assert list(batches(lambda step: step, 0, 3, prefetch=True)) == [0, 1, 2]
+    assert (torch.get_num_threads(), default_threads()) == before

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apac.cli.errors import handle_errors
+from apac.cli.errors import handle_errors, print_error
 from apac.cli.options import Error, Limit, RunFolder, Seed, certified, numbers_of_passes
 from apac.cli.terminal import print_table, show_progress
 from apac.errors import InputError
@@ -71,7 +71,7 @@ def _fixed(folder: Path, run: Run, passes: tuple[int, ...], seed: int) -> None:
 
     if _mention_no_deformation(run):
         passes = ()
-    with show_progress() as progress, _resumable():
+    with show_progress() as progress, _resumable(scores_path(folder)):
         images, labels = images_to_test(run, progress=progress)
         result = measure(
             run.classifier(seed=seed), images, labels, passes, cache=scores_path(folder), progress=progress
@@ -88,7 +88,6 @@ def _certified(folder: Path, run: Run, rule: Certified, against: int | None, see
     from apac.evaluation.certified import compare, evaluate_certified, to_csv
     from apac.evaluation.score_cache import ScoreCache
     from apac.reporting import tables
-    from apac.reporting.figures.curves import passes_against_margin
     from apac.runs.folder import scores_path
     from apac.runs.run import images_to_test
     from apac.runs.storage import write_bytes, write_json, write_text
@@ -102,12 +101,19 @@ def _certified(folder: Path, run: Run, rule: Certified, against: int | None, see
         payload = result.to_json() | {"plain": plain}
         write_json(folder / "certified.json", payload)
         write_text(folder / "certified.csv", to_csv(result.decision, labels))
-        write_bytes(folder / "passes.png", passes_against_margin(result.decision, labels))
+        written = [folder / "certified.json", folder / "certified.csv"]
+        try:
+            from apac.reporting.figures.curves import passes_against_margin
+        except InputError as missing:
+            print_error(f"passes.png is not drawn: {missing}")
+        else:
+            written.append(folder / "passes.png")
+            write_bytes(written[-1], passes_against_margin(result.decision, labels))
     print_table(tables.certified(result, plain))
-    print(f"wrote {', '.join(str(folder / name) for name in ('certified.json', 'certified.csv', 'passes.png'))}")
+    print(f"wrote {', '.join(map(str, written))}")
     if against is None:
         return
-    with show_progress() as progress, _resumable():
+    with show_progress() as progress, _resumable(scores_path(folder)):
         cache = ScoreCache(classifier, images, against, scores_path(folder))
         scores = cache.get(against, progress=_named(progress, f"deciding with {against:,} passes"))
     agreement = compare(result.decision, scores, labels, cache.seconds)
@@ -125,11 +131,13 @@ def _mention_no_deformation(run: Run) -> bool:
 
 
 @contextmanager
-def _resumable() -> Iterator[None]:
-    """Print how to continue after Ctrl-C."""
+def _resumable(scores: Path) -> Iterator[None]:
+    """Print how to continue after Ctrl-C, if scores are cached in the folder."""
     try:
         yield
     except KeyboardInterrupt:
+        if not any(scores.glob("*.safetensors")):
+            raise
         sentence = "interrupted; completed passes are cached. Run the same command to continue."
         raise KeyboardInterrupt(sentence) from None
 

@@ -21,6 +21,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
+from apac.errors import ApacError, require
 from apac.inference.modules import modules_of
 
 Network = Callable[[Tensor], Tensor]
@@ -67,7 +68,8 @@ def prepare(
             # two batch sizes, in case the export has fixed the batch size
             change = max(_max_change(logits, prepared, network, batch) for batch in (examples, examples[:1]))
     except Exception as error:  # exporters and missing packages raise many kinds of exceptions
-        reason = str(error.__cause__ or error).strip().partition("\n")[0] or type(error).__name__
+        cause = error if isinstance(error, ApacError) else error.__cause__ or error
+        reason = str(cause).strip().partition("\n")[0] or type(error).__name__
         return _run_by_torch(network, reason)
     return prepared if change <= TOLERANCE else _run_by_torch(network, f"it would change a logit by {change:.1g}")
 
@@ -124,6 +126,7 @@ def operations(network: nn.Module, images: Tensor) -> int:
 def _prepare(network: nn.Module, examples: Tensor, threads: int) -> Network:
     channels = [module.out_channels for module in network.modules() if isinstance(module, nn.Conv2d)]
     blocked = all(count % BLOCK == 0 for count in channels)
+    require("onnx", extra="fast")  # torch exports with it
     model = _export(network, examples)
     return Prepared(_by_onnxruntime(model) if blocked else _by_openvino(model, threads))
 
@@ -147,8 +150,7 @@ def _export(network: nn.Module, examples: Tensor) -> bytes:
 
 
 def _by_onnxruntime(model: bytes) -> Network:
-    import onnxruntime
-
+    onnxruntime = require("onnxruntime", extra="fast")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -156,8 +158,7 @@ def _by_onnxruntime(model: bytes) -> Network:
 
 
 def _by_openvino(model: bytes, threads: int) -> Network:
-    import openvino
-
+    openvino = require("openvino", extra="fast")
     settings = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads}
     compiled = openvino.compile_model(openvino.convert_model(io.BytesIO(model)), "CPU", settings)
     local = threading.local()  # a request serves one thread

@@ -111,7 +111,7 @@ class Run:
 
     def classify(
         self,
-        paths: Sequence[str | os.PathLike[str]],
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         rule: Rule | None = None,
         *,
         seed: int = 0,
@@ -130,6 +130,8 @@ class Run:
                 "this run was trained on float images and cannot prepare image files; prepare them like the "
                 "training data, and use run.classifier().decide(images)."
             )
+        if isinstance(paths, str | os.PathLike):
+            paths = [paths]
         read = read_images(paths, self.image_shape, digits=self.data in ("mnist", "mnist-5k"))
         decision = self.classifier(rule, seed=seed, combine=combine).decide(
             self.normalize(read.images), progress=progress

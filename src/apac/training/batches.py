@@ -29,7 +29,6 @@ def batches(
         return
     with ThreadPoolExecutor(1, thread_name_prefix="apac") as worker:
         worker.submit(limit_to_one_torch_thread).result()
-        torch.set_num_threads(count)  # the worker changed the default for threads that start later
         upcoming = worker.submit(make, start)
         for step in range(start, stop):
             batch = upcoming.result()

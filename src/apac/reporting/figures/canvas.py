@@ -19,6 +19,7 @@ except ImportError as error:
     raise missing("matplotlib", "paper") from error
 
 APAC, SUM, PLAIN, ORIGINAL = "#1f5fa8", "#7aa6d6", "#c1571d", "#8a8a8a"
+DPI = 150
 NETWORKS = ("#1f5fa8", "#2f8f5b", "#8a4fa3", "#b8860b")  # one per network
 
 
@@ -97,5 +98,5 @@ def png(figure: Figure) -> bytes:
     """Render a figure as PNG."""
     FigureCanvasAgg(figure)
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=150, bbox_inches="tight", pad_inches=0.08)
+    figure.savefig(file, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.08)
     return file.getvalue()
