@@ -1,4 +1,4 @@
-"""Call the command as a person does."""
+"""Call the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def succeed(*arguments: object) -> Result:
 
 
 def refusal(*arguments: object, status: int = 2) -> str:
-    """The one sentence on the error stream, with nothing on the other."""
+    """Return the one sentence on standard error; standard output must be empty."""
     result = call(*arguments)
     assert result.exit_code == status, result.output
     assert not isinstance(result.exception, apac.ApacError)

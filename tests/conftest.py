@@ -1,4 +1,4 @@
-"""What several test folders share."""
+"""Fixtures shared by several test folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small MNIST, and stand-ins for the places that it comes from."""
+"""A small MNIST, and fake sources that provide it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def small(*from_sources: sources.Source) -> Entry:
 
 @dataclasses.dataclass
 class Server:
-    """Serves what the test puts into `files`; a path in `cut` breaks off half-way."""
+    """Serves the contents of `files`; the connection breaks halfway for paths in `cut`."""
 
     address: str
     files: dict[str, bytes]
@@ -63,7 +63,7 @@ class Server:
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """A source that runs a function of the test."""
+    """A source that calls a function of the test."""
 
     run: Callable[[Path], Arrays]
 

@@ -1,4 +1,4 @@
-"""Decisions for tests: written down instead of computed, and compared with scores."""
+"""Decisions with prescribed values, and comparison of decisions with scores."""
 
 from __future__ import annotations
 

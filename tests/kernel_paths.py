@@ -1,4 +1,4 @@
-"""Run a deformation by torch instead of the CPU kernels, or with another number of threads."""
+"""Run a deformation with torch instead of the CPU kernels, or with another number of threads."""
 
 from __future__ import annotations
 

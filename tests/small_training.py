@@ -19,7 +19,7 @@ MNIST = apac.presets.mnist()
 
 
 def fresh(config: TrainConfig, network: str | nn.Module = "mnist-cnn") -> TrainingState:
-    """The state before the first step."""
+    """Return the state before the first step."""
     tied = config.tied > 0
     if isinstance(network, str):
         random = generator(config.seed, "initial weights", 0)
@@ -46,7 +46,7 @@ def weights_of(network: nn.Module) -> Tensor:
 
 
 def noisy_network() -> nn.Sequential:
-    """With batch normalization and dropout, from a fixed start."""
+    """Return a network with batch normalization and dropout, with fixed initial weights."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Sequential(

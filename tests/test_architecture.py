@@ -1,4 +1,4 @@
-"""The architecture: public names, the layers, and the modules that the package loads."""
+"""The architecture: public names, layers and imported modules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def layer_of(path: Path) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    """The layers that a file imports, at any level."""
+    """Return the layers that a file imports, at any level."""
     layers = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "apac":

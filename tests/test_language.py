@@ -68,7 +68,7 @@ PRIVATE = {
 
 
 def findings(text: str, vocabulary: dict[str, str]) -> list[str]:
-    """The line number and the word of every match, inside identifiers too."""
+    """Return the line number and the word of every match, including matches inside identifiers."""
     text = re.sub(EXEMPT, "", text)
     text = re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", text)  # identifiers as words
     any_of_them = re.compile(rf"\b(?:{'|'.join(vocabulary)})\b", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Transforms of other libraries keep the promises of a deformation."""
+"""Transforms of other libraries satisfy the contract of a deformation."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ own_random = python_random.Random(0)
 
 
 def own_generator(image: Tensor) -> Tensor:
-    """A flip by a generator that is never seeded."""
+    """A flip that draws from a generator of its own, which is never seeded."""
     return image.flip(-1) if own_random.random() < 0.5 else image
 
 

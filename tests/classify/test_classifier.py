@@ -120,7 +120,7 @@ def test_the_answer_for_an_image_does_not_depend_on_the_other_images_or_its_posi
 
 
 def test_independent_parameters_differ_between_images_and_shared_ones_do_not(images):
-    """Two images that differ in one pixel are deformed alike by shared parameters, and differently by their own."""
+    """Images that differ in one pixel are deformed equally by shared parameters, differently by independent ones."""
     seen: list[Tensor] = []
 
     def record(virtual: Tensor) -> Tensor:
@@ -129,18 +129,18 @@ def test_independent_parameters_differ_between_images_and_shared_ones_do_not(ima
 
     pair = images[:1].repeat(2, 1, 1, 1)
     pair[1, 0, 0, 0] = 0.001
-    for independent, alike in ((False, True), (True, False)):
+    for independent, same in ((False, True), (True, False)):
         seen.clear()
         apac.Classifier(record, U, rule=apac.FixedPasses(1), independent=independent).decide(pair)
-        assert torch.allclose(seen[0][0], seen[0][1], atol=0.01) == alike
+        assert torch.allclose(seen[0][0], seen[0][1], atol=0.01) == same
 
 
 @pytest.mark.parametrize("independent", [False, True])
 def test_64_passes_are_the_first_64_of_128(network, images, independent):
     few = images[:3]
     classifier = apac.Classifier(network, U, apac.FixedPasses(64), seed=3, independent=independent)
-    first, rest, whole = (classifier.score(few, *numbers) for numbers in ((0, 64), (64, 128), (0, 128)))
-    torch.testing.assert_close(first.merge(rest).log_mean, whole.log_mean, atol=ROUNDING, rtol=0)
+    first, rest, all_passes = (classifier.score(few, *numbers) for numbers in ((0, 64), (64, 128), (0, 128)))
+    torch.testing.assert_close(first.merge(rest).log_mean, all_passes.log_mean, atol=ROUNDING, rtol=0)
     torch.testing.assert_close(classifier.decide(few).log_scores, first.log_mean, atol=ROUNDING, rtol=0)
 
 
@@ -216,8 +216,8 @@ def test_the_identity_deformation_gives_the_plain_prediction(network, images, ru
 
 def test_per_class_with_the_same_deformation_everywhere_gives_exactly_the_class_indistinctive_answer(network, images):
     """Exactly: both run the same operations on batches of the same shape."""
-    alike = apac.PerClass(dict.fromkeys(range(10), U), classes=10)
-    decisions = [apac.Classifier(network, u, apac.FixedPasses(7), seed=2).decide(images) for u in (U, alike)]
+    same = apac.PerClass(dict.fromkeys(range(10), U), classes=10)
+    decisions = [apac.Classifier(network, u, apac.FixedPasses(7), seed=2).decide(images) for u in (U, same)]
     assert torch.equal(decisions[0].log_scores, decisions[1].log_scores)
     assert torch.equal(decisions[0].standard_errors, decisions[1].standard_errors)
 

@@ -1,4 +1,4 @@
-"""What a network may return, what it is given, and the state that it is left in."""
+"""Outputs and inputs of a network, and its state after a decision."""
 
 from __future__ import annotations
 

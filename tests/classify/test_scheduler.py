@@ -1,4 +1,4 @@
-"""Which images get which passes: the answer does not depend on the schedule, and no pass is wasted."""
+"""Scheduling of passes: the decision does not depend on the schedule, and no pass is wasted."""
 
 from __future__ import annotations
 

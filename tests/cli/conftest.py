@@ -23,13 +23,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the run, to write into."""
+    """A writable copy of the run."""
     return Path(shutil.copytree(trained, tmp_path / "cnn"))
 
 
 @pytest.fixture(scope="session")
 def digit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A test digit as a person would have it: large, dark on white, PNG; and its class."""
+    """A test digit as a user might provide it, large and dark on white in a PNG file, and its class."""
     dataset = data.load("mnist-5k")
     index = int((dataset.test_labels == 0).nonzero()[0])
     pixels = Image.fromarray(255 - dataset.test_images[index, 0].numpy()).resize((180, 180), Image.Resampling.BICUBIC)

@@ -1,4 +1,4 @@
-"""The command line as a whole: help, version, and one sentence for a wrong call."""
+"""The command line: help, version, and one-sentence usage errors."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from commands import call, refusal, succeed
 
 @pytest.fixture
 def tiny(monkeypatch) -> None:
-    """Recipes of the full sets made small: one step per epoch, and four passes."""
+    """Small versions of the full recipes: one step per epoch and four passes."""
     for name in ("mnist-cnn", "mnist-cnn-distinctive"):
         recipe = recipes.RECIPES[name]
         config = replace(recipe.config, epochs=2, batch_size=400)

@@ -1,4 +1,4 @@
-"""Progress as lines where there is no terminal, and decisions as sentences and as JSON."""
+"""Progress as lines without a terminal, and decisions as sentences and as JSON."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_a_signal_before_the_first_step_stops_immediately():
 
 
 def test_ctrl_c_saves_a_checkpoint_and_prints_how_to_resume(tmp_path, few):
-    """With a real signal, sent when training has started, to the process of the test."""
+    """With a real signal, sent to the test process after training has started."""
     out = tmp_path / "a run"
 
     original = Checkpointer.__call__

@@ -1,4 +1,4 @@
-"""What the tests of fetching share: a server of their own and a cache of their own."""
+"""Fixtures of the download tests: a local server and a temporary cache."""
 
 from __future__ import annotations
 

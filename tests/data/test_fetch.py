@@ -1,4 +1,4 @@
-"""Downloads: whatever fails, the cache has the verified file or none, and the error is one sentence."""
+"""Downloads: after any failure the cache has the verified file or none, and the error is one sentence."""
 
 from __future__ import annotations
 

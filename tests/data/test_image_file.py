@@ -1,4 +1,4 @@
-"""Image files are converted to the format of the training data, or refused in one sentence."""
+"""Image files are converted to the format of the training data, or rejected in one sentence."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read(path: Path) -> Pixels:
 
 
 def difference(first: Pixels, second: Pixels) -> float:
-    """Mean absolute difference at the best of nine shifts, as a center of mass near a half rounds either way."""
+    """Return the mean absolute difference at the best of nine shifts: the center of mass may round either way."""
     shifts = [np.roll(first, (dy, dx), (0, 1)) for dy in (-1, 0, 1) for dx in (-1, 0, 1)]
     return min(float(np.abs(shifted.astype(float) - second).mean()) for shifted in shifts)
 

@@ -1,4 +1,4 @@
-"""Deformations in a training loop of one's own: calls, DataLoader workers, layers of a network."""
+"""Deformations in a custom training loop: calls, DataLoader workers, layers of a network."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_call_with_another_number_of_dimensions_is_rejected(random):
 
 @dataclass(frozen=True)
 class Offset(apac.Deformation):
-    """A user-defined kind: only sample and apply."""
+    """A user-defined deformation with only sample and apply."""
 
     std: float = 1.0
 

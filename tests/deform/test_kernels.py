@@ -1,4 +1,4 @@
-"""The CPU kernels against the torch path and scipy. Other tests compare both paths with further oracles."""
+"""The CPU kernels compared with the torch path and scipy. Other tests compare both paths with further oracles."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_gradients_flow_to_the_parameters(u, n, random):
 
 @dataclass(frozen=True)
 class Gray(apac.Deformation):
-    """A user-defined kind that changes the number of channels and the type."""
+    """A user-defined deformation that changes the number of channels and the type."""
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> Tensor:
         return torch.zeros(n)
@@ -301,7 +301,7 @@ def test_a_user_defined_part_may_change_channels_and_type(n, random):
 
 @dataclass(frozen=True)
 class Add(apac.Deformation):
-    """A user-defined kind with a field that is not compared."""
+    """A user-defined deformation with a field that is not compared."""
 
     amount: float = field(compare=False)
 

@@ -1,4 +1,4 @@
-"""Each kind against scipy.ndimage or OpenCV on the same parameters."""
+"""Each deformation compared with scipy.ndimage or OpenCV on the same parameters."""
 
 from __future__ import annotations
 

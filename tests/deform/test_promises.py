@@ -1,4 +1,4 @@
-"""What every kind of deformation promises."""
+"""The contract of every deformation."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_size_channels_and_float_type_are_preserved(u, n, channels, height, widt
 
 @pytest.mark.parametrize("u", [u for u in KINDS if "Thickness" not in repr(u)], ids=repr)
 def test_parameters_follow_the_images_to_their_device(u, random):
-    """The meta device stands for any other; it has no values, which Thickness needs."""
+    """The meta device represents any other device; it has no values, which Thickness needs."""
     parameters = u.sample(3, (3, 12, 10), generator=random)
     for p in (parameters, trees.rows(parameters, slice(0, 1))):
         result = u.apply(torch.zeros(3, 3, 12, 10, device="meta"), p)
@@ -166,7 +166,7 @@ def test_the_identity_returns_the_images_themselves(random):
 
 @dataclass(frozen=True)
 class Brighter(apac.Deformation):
-    """A user-defined kind."""
+    """A user-defined deformation."""
 
     limit: float = 0.5
 
@@ -194,7 +194,7 @@ def test_numbers_of_any_type_are_stored_as_floats():
 
 @dataclass(frozen=True)
 class Flip(Brighter):
-    """A user-defined kind with the name of a built-in kind."""
+    """A user-defined deformation with the name of a built-in one."""
 
 
 def test_a_user_defined_kind_does_not_replace_a_built_in_kind_of_the_same_name():

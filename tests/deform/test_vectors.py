@@ -1,4 +1,4 @@
-"""Deformations of vectors and time series, against numpy and their distributions."""
+"""Deformations of vectors and time series, compared with numpy and their distributions."""
 
 from __future__ import annotations
 

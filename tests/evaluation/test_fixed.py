@@ -1,4 +1,4 @@
-"""Error against M: counted independently, with every pass computed once."""
+"""Error as a function of M, compared with an independent count; every pass is computed once."""
 
 from __future__ import annotations
 

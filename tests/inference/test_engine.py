@@ -1,4 +1,4 @@
-"""A prepared network returns the logits of the network; where it would not, the network itself runs."""
+"""A prepared network returns the logits of the network, or it is not used."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build(name: str) -> nn.Module:
 
 
 def small(*parts: nn.Module, convolution: bool = False) -> nn.Sequential:
-    """A network that ONNX Runtime serves, or with a convolution of 3 channels OpenVINO."""
+    """Return a network that runs in ONNX Runtime, or in OpenVINO with a convolution of 3 channels."""
     random = generator(2, "test", 0)
     first = [nn.Conv2d(1, 3, 5, stride=4), nn.Flatten(), nn.Linear(108, 16)] if convolution else []
     network = nn.Sequential(*(first or [nn.Flatten(), nn.Linear(784, 16)]), nn.ReLU(), *parts, nn.Linear(16, 10))
@@ -292,7 +292,7 @@ def test_threads_may_share_modules_on_the_cpu_and_prepared_networks_but_no_other
 
 
 def prepared_count(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
-    """The networks that are prepared from now on."""
+    """Return a list that collects the networks prepared from now on."""
     networks: list[nn.Module] = []
     prepare = engine._prepare
     monkeypatch.setattr(engine, "_prepare", lambda network, *rest: networks.append(network) or prepare(network, *rest))

@@ -1,4 +1,4 @@
-"""Networks in ONNX files, against the torch network that was exported."""
+"""Networks in ONNX files, compared with the exported torch network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker pool: results in order, one torch thread per worker, and no setting left changed."""
+"""The worker pool: results in order, one torch thread per worker, and all settings restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors next to those of the paper."""
+"""Comparison with the paper."""
 
 from __future__ import annotations
 

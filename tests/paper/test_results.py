@@ -27,7 +27,7 @@ RULES = {"product": "product", "sum": "sum", "top2": "top-2, by product"}
 LABELS = {"deformed": "", "distinctive": "class-distinctive, ", "indistinctive": "class-indistinctive, "}
 
 
-def kept(name: str) -> dict:
+def stored(name: str) -> dict:
     return json.loads((ROOT / "results" / f"{name}.json").read_text())
 
 
@@ -54,7 +54,7 @@ def test_a_result_of_every_recipe_on_the_full_data_is_stored():
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_stored_result_has_the_settings_of_its_recipe(name):
-    payload, recipe = kept(name), recipes.find(name)
+    payload, recipe = stored(name), recipes.find(name)
     assert payload["recipe"] == name
     assert {"processor", "cores", "torch threads", "date", "versions"} <= payload["written"].keys()
     for kind, (deformation, config) in recipe.trainings.items():
@@ -69,7 +69,7 @@ def test_the_results_page_lists_the_errors_of_every_recipe(name):
     text = section(name)
     table = {row[0]: row[1:] for row in cells(text)}
     prose = " ".join(" ".join(line for line in text.splitlines() if line[:1] != "|").split())
-    for kind, training in kept(name)["trainings"].items():
+    for kind, training in stored(name)["trainings"].items():
         rows = training["evaluation"]["rows"]
         for rule, label in RULES.items() if rows else ():
             assert table[LABELS[kind] + label] == [percent(row[rule]) for row in rows]
@@ -77,15 +77,15 @@ def test_the_results_page_lists_the_errors_of_every_recipe(name):
         if rows:
             changed = [f"{len(training['evaluation'][how]):,}" for how in ("corrected", "corrupted")]
             p = training["evaluation"]["mcnemar"]
-            said = f"corrected {changed[0]} plain predictions and corrupted {changed[1]} (McNemar p = "
-            assert said + (f"{p:.2g})" if p > 1e-3 else f"{p:.0e})") in prose
+            sentence = f"corrected {changed[0]} plain predictions and corrupted {changed[1]} (McNemar p = "
+            assert sentence + (f"{p:.2g})" if p > 1e-3 else f"{p:.0e})") in prose
         if name not in recipes.TABLE:  # those have it in the table at the top
             assert f"{percent(training['evaluation']['plain'])}" in prose
 
 
 @pytest.mark.parametrize("name", recipes.TABLE)
 def test_the_table_of_the_results_page_lists_the_errors_of_every_recipe(name):
-    here, there = kept(name)["trainings"], recipes.PAPER_TABLE[name]
+    here, there = stored(name)["trainings"], recipes.PAPER_TABLE[name]
     deformed, original = (here[kind]["evaluation"] for kind in ("deformed", "original"))
     last, title = deformed["rows"][-1], SECTIONS[name]
     at = f"M = {last['passes']:,}"
@@ -105,12 +105,12 @@ def test_the_table_of_the_results_page_lists_the_errors_of_every_recipe(name):
 
 
 @pytest.mark.parametrize("name", recipes.TABLE)
-def test_the_extrapolation_to_ten_times_the_epochs_is_linear(name):
-    whole = recipes.find(name)
-    runs = [kept(f"tenth/{name}")["trainings"]["deformed"], kept(name)["trainings"]["deformed"]]
-    epochs = [whole.config.epochs // 10, whole.config.epochs]
+def test_the_extrapolation_to_ten_times_the_epochs_is_log_linear(name):
+    recipe = recipes.find(name)
+    runs = [stored(f"tenth/{name}")["trainings"]["deformed"], stored(name)["trainings"]["deformed"]]
+    epochs = [recipe.config.epochs // 10, recipe.config.epochs]
     errors = [{row["passes"]: row["product"] for row in run["evaluation"]["rows"]}[16] for run in runs]
-    expected = [whole.with_epochs(n).trainings["deformed"].config for n in epochs]
+    expected = [recipe.with_epochs(n).trainings["deformed"].config for n in epochs]
     assert [TrainConfig.from_json(run["config"]) for run in runs] == expected
     shown = next(row for row in cells(PAGE) if row[0] == SECTIONS[name] and "epochs" in row[1])
     assert shown[1:3] == [f"{n} epochs, {percent(error)}" for n, error in zip(epochs, errors, strict=True)]
@@ -119,9 +119,9 @@ def test_the_extrapolation_to_ten_times_the_epochs_is_linear(name):
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_the_expected_errors_of_a_recipe_are_the_stored_results(name):
-    said = re.split(r"^(?=\S)", (recipes.__doc__ or "").partition(f"\n{name}\n")[2], flags=re.MULTILINE)[0]
-    expected = " ".join(re.search(r"expected (.*?)time ", said, flags=re.DOTALL).group(1).split())
-    trainings = kept(name)["trainings"]
+    sentence = re.split(r"^(?=\S)", (recipes.__doc__ or "").partition(f"\n{name}\n")[2], flags=re.MULTILINE)[0]
+    expected = " ".join(re.search(r"expected (.*?)time ", sentence, flags=re.DOTALL).group(1).split())
+    trainings = stored(name)["trainings"]
     for kind, training in trainings.items():
         evaluation = training["evaluation"]
         if kind == "original":
@@ -133,7 +133,7 @@ def test_the_expected_errors_of_a_recipe_are_the_stored_results(name):
 
 
 def test_the_readme_states_the_errors_of_the_shipped_networks():
-    mnist, cifar10 = (kept(f"{data}-cnn")["trainings"]["deformed"]["evaluation"] for data in ("mnist", "cifar10"))
+    mnist, cifar10 = (stored(f"{data}-cnn")["trainings"]["deformed"]["evaluation"] for data in ("mnist", "cifar10"))
     words = " ".join(README.split())
     apac = (
         f"{percent(mnist['rows'][-1]['product'])} and {100 * cifar10['rows'][-1]['product']:.1f} % test error by APAC"

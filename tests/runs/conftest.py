@@ -18,7 +18,7 @@ CONFIG = apac.TrainConfig(epochs=1, batch_size=40, seed=1)
 
 @pytest.fixture(scope="session")
 def small() -> Dataset:
-    """A part of mnist-5k, under its name."""
+    """A subset of mnist-5k with the same name."""
     whole = data.load("mnist-5k")
     return replace(
         whole,

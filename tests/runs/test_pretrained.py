@@ -1,4 +1,4 @@
-"""The networks that come with the package."""
+"""The networks that are shipped with the package."""
 
 from __future__ import annotations
 

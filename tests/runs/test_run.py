@@ -1,4 +1,4 @@
-"""A run on disk: stored, loaded, resumed, replaced; and the messages for a broken folder."""
+"""A run on disk: stored, loaded, resumed, replaced; and the messages for damaged folders."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_the_checkpoint_of_another_training_is_not_used(trained, small, tmp_path
 
 
 def test_a_killed_training_resumes_to_the_same_result(trained, small, tmp_path, monkeypatch):
-    """Killed for good after the fourth step: no handler runs, and only the checkpoint of an earlier step is there."""
+    """Killed after the fourth step: no handler runs, and only the checkpoint of an earlier step exists."""
 
     class Kill(BaseException):
         pass

@@ -1,4 +1,4 @@
-"""Prefetched batches are the batches made in turn."""
+"""Prefetched batches equal batches that are prepared on demand."""
 
 from __future__ import annotations
 
@@ -26,47 +26,47 @@ def part(digits: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 @either_way
 @pytest.mark.parametrize(("start", "stop"), [(0, 9), (4, 9), (3, 4)])
 def test_every_batch_is_prepared_once_in_the_order_of_the_steps(start, stop, prefetch):
-    made = []
+    prepared = []
 
     def make(step: int) -> int:
-        made.append(step)
+        prepared.append(step)
         return step * step
 
     assert list(batches(make, start, stop, prefetch=prefetch)) == [step * step for step in range(start, stop)]
-    assert made == list(range(start, stop))
+    assert prepared == list(range(start, stop))
 
 
 @either_way
 @pytest.mark.parametrize("start", [5, 6])
 def test_no_batch_is_prepared_without_a_step(start, prefetch):
-    made: list[int] = []
-    assert list(batches(made.append, start, 5, prefetch=prefetch)) == []
-    assert made == []
+    prepared: list[int] = []
+    assert list(batches(prepared.append, start, 5, prefetch=prefetch)) == []
+    assert prepared == []
 
 
 def test_with_prefetch_another_thread_prepares_the_next_batch_while_one_is_in_use():
-    made = {step: threading.Event() for step in range(4)}
+    prepared = {step: threading.Event() for step in range(4)}
     makers = set()
 
     def make(step: int) -> int:
         makers.add(threading.get_ident())
-        made[step].set()
+        prepared[step].set()
         return step
 
     for step in batches(make, 0, 4, prefetch=True):
         if step < 3:
-            assert made[step + 1].wait(timeout=10)
-        assert not any(made[later].is_set() for later in range(step + 2, 4))
+            assert prepared[step + 1].wait(timeout=10)
+        assert not any(prepared[later].is_set() for later in range(step + 2, 4))
     assert len(makers) == 1
     assert threading.get_ident() not in makers
 
 
 def test_without_prefetch_the_calling_thread_prepares_a_batch_when_it_is_needed():
-    made = []
-    steps = batches(lambda step: made.append(threading.get_ident()), 0, 4, prefetch=False)
+    prepared = []
+    steps = batches(lambda step: prepared.append(threading.get_ident()), 0, 4, prefetch=False)
     for count in range(1, 5):
         next(steps)
-        assert made == [threading.get_ident()] * count
+        assert prepared == [threading.get_ident()] * count
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -115,13 +115,13 @@ def test_an_error_in_a_batch_is_raised_when_that_batch_is_due(prefetch):
 
 @either_way
 def test_a_caller_that_stops_early_leaves_no_thread_running(prefetch):
-    made: list[int] = []
+    prepared: list[int] = []
     before = threading.active_count()
-    steps = batches(made.append, 0, 1000, prefetch=prefetch)
+    steps = batches(prepared.append, 0, 1000, prefetch=prefetch)
     next(steps)
     next(steps)
     steps.close()
-    assert len(made) <= 3
+    assert len(prepared) <= 3
     assert threading.active_count() == before
 
 

@@ -1,4 +1,4 @@
-"""A training can be interrupted at any step and continues as if it had not been."""
+"""Training can be interrupted at any step and resumes with the same result."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check_resuming(case: str, step: int, digits: tuple[Tensor, Tensor]) -> None:
 
     if case not in UNINTERRUPTED:
         UNINTERRUPTED[case] = train(config, part, network=network or noisy_network(), held_out=held_out)
-    whole = UNINTERRUPTED[case]
+    uninterrupted = UNINTERRUPTED[case]
     with pytest.raises(Killed):
         train(config, part, network=network or noisy_network(), held_out=held_out, after_step=kill)
     resumed = fresh(config, network or noisy_network())
@@ -62,11 +62,11 @@ def check_resuming(case: str, step: int, digits: tuple[Tensor, Tensor]) -> None:
     loop.run_epochs(resumed, config, MNIST, *part, held_out)
 
     # The same operations on the same numbers in the same order: equal to the last bit.
-    expected = checkpoint.to_tensors(whole, config)[0]
+    expected = checkpoint.to_tensors(uninterrupted, config)[0]
     for name, tensor in checkpoint.to_tensors(resumed, config)[0].items():
         assert torch.equal(tensor, expected[name]), name
     assert [replace(epoch, seconds=0) for epoch in resumed.history] == [
-        replace(epoch, seconds=0) for epoch in whole.history
+        replace(epoch, seconds=0) for epoch in uninterrupted.history
     ]
 
 

@@ -1,4 +1,4 @@
-"""The training loop, compared with arithmetic by hand."""
+"""The training loop, compared with explicit arithmetic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def part(digits: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Recording(Deformation):
-    """Another deformation that keeps its inputs and outputs."""
+    """A deformation that records its inputs and outputs."""
 
     other: Deformation
     seen: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)

@@ -106,7 +106,7 @@ CORRECT = BettingState.update
 
 @pytest.mark.parametrize("broken", [t_test_after_every_batch, without_shares, leader_chosen_after_the_batch])
 def test_a_broken_rule_certifies_falsely_too_often(broken, monkeypatch):
-    """The test above detects the mistakes that one is likely to make."""
+    """The test above detects likely mistakes."""
     monkeypatch.setattr(BettingState, "update", broken)
     assert false_certifications(LAWS["gaussian"], 2000, 0.05) > most_errors(2000, 0.05)
 
