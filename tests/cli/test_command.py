@@ -17,7 +17,7 @@ from commands import call, refusal, succeed
 def test_every_command_has_help_with_an_example(command):
     result = call(*command, "--help")
     assert result.exit_code == 0
-    assert re.search(r"(Example|To start).*apac " + " ".join(command), re.sub(r"\s+", " ", result.stdout))
+    assert re.search(r"(Example|Get started).*apac " + " ".join(command), re.sub(r"\s+", " ", result.stdout))
 
 
 def test_the_version_is_printed():

@@ -133,7 +133,7 @@ def test_a_damaged_file_is_rejected_removed_and_downloaded_again(
     else:
         safetensors.numpy.save_file({"train_images": GOOD["train_images"]}, path)
     damaged = path.read_bytes()
-    with pytest.raises(StorageError, match="is removed; load mnist again"):
+    with pytest.raises(StorageError, match="has been removed; load mnist again"):
         data.load("mnist")
     assert left_in(cache) == []
     path.write_bytes(damaged)

@@ -145,7 +145,7 @@ def test_the_papers_values_are_stored_where_none_are_given(small):
             {"deformation": apac.PerClass({0: apac.Compose()}, default=apac.Flip(), classes=4)},
             "the PerClass has 4 classes, but the network or the data has 3",
         ),
-        ({"config": apac.TrainConfig(tied=0.5)}, "tied=0.5 is for mnist-mlp and cifar10-mlp only"),
+        ({"config": apac.TrainConfig(tied=0.5)}, "tied=0.5 is supported for mnist-mlp and cifar10-mlp only"),
         ({"config": apac.TrainConfig(validation_fraction=0.999)}, "leaves none to train on"),
         ({"data": "svhn"}, "there is no data set 'svhn'; choose one of mnist-5k, mnist, cifar10, or a folder"),
         ({"data": ""}, "there is no data set ''"),

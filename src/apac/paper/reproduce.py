@@ -63,7 +63,7 @@ def plan(
         raise InputError(f"{out} holds the report of another recipe; choose another folder.")
     if not (resume or overwrite) and (stored or foreign or (out / "report.html").exists()):
         raise InputError(
-            f"{out} already holds a complete or partial report; continue it with resume=True, replace it with "
+            f"{out} already holds a report, complete or partial; continue it with resume=True, replace it with "
             f"overwrite=True, or choose another folder."
         )
     first = out / "runs" / next(iter(recipe.trainings))
