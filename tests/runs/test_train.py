@@ -114,7 +114,12 @@ def test_pixels_are_standardized_by_the_training_images_and_floats_are_unchanged
 
 @pytest.mark.parametrize(
     ("network", "data", "preset"),
-    [("mnist-cnn", "mnist-5k", "mnist"), (None, "cifar10", "cifar10"), ("cifar10-cnn", None, "cifar10")],
+    [
+        ("mnist-cnn", "mnist-5k", "mnist"),
+        (None, "cifar10", "cifar10"),
+        ("cifar10-cnn", None, "cifar10"),
+        (None, "/a", "cifar10"),
+    ],
 )
 def test_the_default_deformation_is_the_papers_for_the_data_or_the_network(network, data, preset):
     assert training._preset(network, data) == getattr(apac.presets, preset)()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from apac import models
+from apac.data import NAMES
 from apac.data.base import Dataset
 from apac.data.normalize import Identity, Normalization, Scaling, Standardizing
 from apac.data.zca import fit as fit_whitening
@@ -61,7 +62,8 @@ def train(
         into memory once. uint8 pixels are normalized: scaled for MNIST, ZCA-whitened for CIFAR-10, standardized per
         channel otherwise. Floating-point images are not normalized.
     deformation
-        The default is the paper's deformation, for its data sets and networks. `Compose()` disables deformation.
+        The default is the paper's deformation for its data sets and networks, and the one for CIFAR-10 for a folder.
+        `Compose()` disables deformation.
     config
         The training settings.
     out
@@ -165,6 +167,8 @@ def _network_name(network: Any) -> str | None:
 
 
 def _preset(network: str | None, data: str | None) -> Deformation:
+    if data is not None and data not in NAMES:
+        return presets.cifar10()  # a folder, whose images are prepared for the CIFAR-10 networks
     for name in (data, network):
         preset = PRESETS.get((name or "").partition("-")[0])
         if preset is not None:
@@ -234,10 +238,11 @@ def _check_network(network: nn.Module, images: Tensor, classes: int) -> None:
     shape = tuple(images.shape[1:])
     try:
         logits = network.eval()(images)
-    except (RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).split("\n")[0]
+    except Exception as error:  # a user's module may raise any exception
+        reason = str(error).split("\n")[0].rstrip(".")
         raise InputError(
-            f"the network does not accept images of shape (N, {', '.join(map(str, shape))}): {reason}."
+            f"the network does not accept images of shape (N, {', '.join(map(str, shape))}): "
+            f"{type(error).__name__}: {reason}."
         ) from error
     if not isinstance(logits, Tensor) or logits.shape != (len(images), classes):
         got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
