@@ -12,6 +12,8 @@ from apac.errors import InputError
 
 def validate_labels(images: Tensor, labels: Tensor | Sequence[int]) -> Tensor:
     """Return the labels (N,). Raise InputError unless there is one integer per image, and at least one image."""
+    if not isinstance(images, Tensor):
+        raise InputError(f"images must be a floating-point tensor (N, C, H, W), got {type(images).__name__}.")
     try:
         labels = torch.as_tensor(labels)
     except (TypeError, ValueError, RuntimeError) as error:
