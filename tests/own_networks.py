@@ -12,3 +12,7 @@ def linear(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
 
 def nothing(image_shape: tuple[int, int, int], classes: int) -> None:
     return None
+
+
+def failing(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    raise ZeroDivisionError("oops")

@@ -34,7 +34,7 @@ def test_data_path_follows_the_environment(tmp_path, monkeypatch):
     [
         (["train", "--data", "svhn", "--out", "OUT"], "there is no data set 'svhn'"),
         (["train", "--network", "rnn", "--out", "OUT"], "there is no network 'rnn'"),
-        (["train", "--epochs", 0, "--out", "OUT"], "epochs of a TrainConfig must be an integer of at least 1"),
+        (["train", "--epochs", 0, "--out", "OUT"], "--epochs must be an integer of at least 1"),
         (["train", "--validation-fraction", 0.9999, "--out", "OUT"], "leaves none to train on"),
         (["train", "--out", "RUN", "--resume", "--overwrite"], "not both"),
         (["reproduce", "--out", "OUT", "--resume", "--overwrite"], "not both"),

@@ -69,6 +69,22 @@ def test_a_defect_is_not_hidden():
         ("add resume=True or overwrite=True.", "add --resume or --overwrite."),
         ('skip them with on_unreadable="skip".', "skip them with --on-unreadable skip."),
         ("train with validation_fraction=0, or add images.", "train with --validation-fraction 0, or add images."),
+        ("the learning_rate of a TrainConfig must be a number above 0.", "--learning-rate must be a number above 0."),
+        ("the error of a Certified must be a number above 0.", "--error must be a number above 0."),
+        ("the passes of a FixedPasses must be an integer.", "--passes must be an integer."),
+        ("the std of an Amplitude must be a number.", "the std of an Amplitude must be a number."),
+        ('schedule must be "exponential" or "cosine".', '--schedule must be "exponential" or "cosine".'),
+        ("tied=0.5 is supported for mnist-mlp only.", "--tied 0.5 is supported for mnist-mlp only."),
+        (
+            "the network is built by a.b:c: import a.b first, or pass network=.",
+            "the network is built by a.b:c; start the command with apac --import a.b.",
+        ),
+        ("it is not called; pass network= instead.", "it is not called; load the run from Python with apac.load."),
+        (
+            "no default; pass one, or Compose() for none.",
+            "no default; choose one by --deformation, or --plain for none.",
+        ),
+        ("evaluate it with apac.evaluate.", "evaluate it from Python with apac.evaluate."),
         ("Homography(std=0.1) with epsilon=1 is unchanged.", "Homography(std=0.1) with epsilon=1 is unchanged."),
     ],
 )

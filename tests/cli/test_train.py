@@ -24,7 +24,7 @@ SHORT = ["--epochs", "1", "--batch-size", "40"]
 
 def test_train_prints_the_outcome_and_the_next_command(tmp_path, few):
     result = succeed("train", "--out", tmp_path / "run", *SHORT, "--plain", "--network", "mnist-cnn", "--seed", 3)
-    assert re.search(r"mnist-cnn, 1 epochs in \d+ s, loss \d", result.stdout)
+    assert re.search(r"mnist-cnn, 1 epoch in \d+ s, loss \d", result.stdout)
     assert "next: apac evaluate" in result.stdout
     run = apac.load(tmp_path / "run")
     assert (run.deformation, run.config.seed, run.config.batch_size) == (apac.Compose(), 3, 40)
@@ -64,13 +64,131 @@ def test_a_network_by_import_path_is_trained_and_resumed_from_the_current_folder
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    succeed("train", "--network", "folder_networks:build", "--out", "run", *SHORT)
+    result = succeed("train", "--network", "folder_networks:build", "--out", "run", *SHORT)
+    assert result.stdout.splitlines()[-1] == "next: apac --import folder_networks evaluate run"
     assert apac.load("run").network_name == "folder_networks:build"
     monkeypatch.delitem(sys.modules, "folder_networks")
     sentence = refusal("train", "--resume", "--out", "run")
-    assert "give it again: --network folder_networks:build" in sentence
+    assert "start the command with apac --import folder_networks" in sentence
     succeed("train", "--resume", "--network", "folder_networks:build", "--out", "run")
     monkeypatch.delitem(sys.modules, "folder_networks")
+    result = succeed("--import", "folder_networks", "train", "--resume", "--out", "run")
+    assert result.stdout.splitlines()[-1] == "next: apac --import folder_networks evaluate run"
+    succeed(*shlex.split(result.stdout.splitlines()[-1])[2:], "--passes", 1)
+    monkeypatch.delitem(sys.modules, "folder_networks")
+
+
+OWN = """
+from dataclasses import dataclass
+import torch
+import apac
+from torch import nn
+
+
+def small(image_shape, classes):
+    channels, height, width = image_shape
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, classes))
+
+
+@dataclass(frozen=True)
+class Brightness(apac.Deformation):
+    std: float = 0.1
+
+    def sample(self, n, image_shape, *, generator):
+        return self.std * torch.randn(n, 1, 1, 1, generator=generator)
+
+    def apply(self, images, parameters):
+        return images + parameters
+
+
+bright = Brightness(0.3)
+five = 5
+
+
+def failing(*arguments):
+    raise ZeroDivisionError("oops")
+
+
+class Raises(nn.Linear):
+    def forward(self, images):
+        raise KeyError("gone")
+
+
+def raising(image_shape, classes):
+    return Raises(2, 2)
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """A module of one's own and a folder of photos, in the current folder."""
+    (tmp_path / "own_parts.py").write_text(OWN)
+    (tmp_path / "unparsable.py").write_text("def build(:\n")
+    gallery(tmp_path / "photos", 5)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop("own_parts", None)
+
+
+def test_a_network_of_ones_own_is_trained_on_a_folder_and_classifies_files(own_module):
+    succeed("train", "--data", "photos", "--network", "own_parts:small", "--out", "run", *SHORT)
+    assert apac.load("run").deformation == apac.presets.cifar10()
+    del sys.modules["own_parts"]
+    result = succeed("--import", "own_parts", "classify", "run", "photos/sky/00.png", "--passes", 2)
+    assert "photos/sky/00.png" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mnist", "Compose(Homography("),
+        ("own_parts:bright", "Brightness(std=0.3)"),
+        ("own_parts:Brightness", "Brightness(std=0.1)"),
+    ],
+)
+def test_a_deformation_is_chosen_by_name_or_by_import_path(own_module, name, expected):
+    network = ["--network", "own_parts:small"]
+    succeed("train", "--data", "photos", *network, "--deformation", name, "--out", "run", *SHORT)
+    assert repr(apac.load("run").deformation).startswith(expected)
+
+
+def test_a_deformation_of_ones_own_appears_in_the_hints_and_is_resumed(own_module):
+    options = ["--data", "photos", "--deformation", "own_parts:bright", "--epochs", 1, "--batch-size", 5]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpointer, "__call__", stop_at_first_step)
+        result = call("train", *options, "--out", "run")
+    command = "apac --import own_parts train --resume --out run"
+    assert result.stderr.strip().endswith(f"resume with: {command}")
+    del sys.modules["own_parts"]
+    succeed(*shlex.split(command)[1:])
+    assert repr(apac.load("run").deformation) == "Brightness(std=0.3)"
+
+
+def stop_at_first_step(self: Checkpointer, state: TrainingState) -> None:
+    self.save(state)
+    raise apac.errors.Interrupted("stopped in epoch 1 of 1; continue with resume=True.")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--deformation", "emnist"], "there is no deformation 'emnist'; choose one of mnist, cifar10, or module:attr"),
+        (["--deformation", "own_parts:blur"], "the module own_parts has no deformation 'blur'."),
+        (["--deformation", "own_parts:five"], "must be an apac.Deformation or a function that returns one, got 5."),
+        (["--deformation", "own_parts:failing"], "apac: own_parts:failing failed: ZeroDivisionError: oops."),
+        (["--deformation", "mnist", "--plain"], "--plain trains without deformation; choose it or --deformation."),
+        (["--network", "own_parts:failing"], "apac: own_parts:failing failed: ZeroDivisionError: oops."),
+        (["--network", "own_parts:Brightness"], "apac: own_parts:Brightness failed: TypeError: "),
+        (["--network", "unparsable:build"], "apac: unparsable:build failed: SyntaxError: "),
+        (["--network", "own_parts:raising"], "does not accept images of shape (N, 3, 32, 32): KeyError: 'gone'."),
+    ],
+)
+def test_errors_in_modules_of_ones_own_end_in_one_sentence(own_module, options, sentence):
+    result = call("train", "--data", "photos", *options, "--out", "run")
+    assert result.exit_code == 2 and isinstance(result.exception, SystemExit)
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("apac: ") and sentence in last
 
 
 def test_the_command_trains_on_a_folder_evaluates_it_and_classifies_files(tmp_path, monkeypatch):

@@ -9,14 +9,17 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import platformdirs
 import pytest
+import torch
 from PIL import Image
 
 from apac import data
 from apac.data import mnist_5k
+from apac.data.base import Dataset
 from apac.data.cifar10 import CIFAR10, TEST, TRAIN, decode_records
 from apac.data.mnist import decode_idx
 from apac.data.sources import Mirror, NpmPackage
@@ -172,3 +175,29 @@ def test_mnist_5k_is_part_of_mnist() -> None:
     full, part = data.load("mnist"), data.load("mnist-5k")
     known = {image.tobytes() for image in np.concatenate([full.train_images.numpy(), full.test_images.numpy()])}
     assert all(image.tobytes() in known for image in part.test_images.numpy())
+
+
+IMAGES, LABELS = torch.zeros(4, 1, 3, 3), torch.arange(4) % 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"train_labels": LABELS[:3]}, "train_labels must be 4 integers, one per image, got torch.int64"),
+        ({"test_labels": LABELS.float()}, "test_labels must be 4 integers"),
+        ({"test_labels": [0, 1, 0, 1]}, "test_labels must be 4 integers, one per image, got list"),
+        ({"train_labels": LABELS - 1}, "train_labels must be between 0 and 1 for 2 classes, got -1 to 0"),
+        ({"train_labels": LABELS + 1}, "train_labels must be between 0 and 1 for 2 classes, got 1 to 2"),
+        ({"train_images": IMAGES[0]}, r"train_images must be uint8 or floating-point \(N, C, H, W\)"),
+        ({"train_images": IMAGES.long()}, "train_images must be uint8 or floating-point"),
+        ({"test_images": IMAGES / 0}, "test_images must be finite"),
+        ({"test_images": IMAGES[..., :2]}, "must have one shape and type"),
+        ({"test_images": IMAGES.byte()}, "must have one shape and type"),
+    ],
+)
+def test_a_data_set_that_is_inconsistent_is_rejected_in_one_sentence(changed: dict[str, Any], sentence: str) -> None:
+    arguments = {"train_images": IMAGES, "train_labels": LABELS, "test_images": IMAGES, "test_labels": LABELS}
+    with pytest.raises(InputError, match=sentence):
+        Dataset(name="", **(arguments | changed), classes=("a", "b"))
+    empty = Dataset("", IMAGES, LABELS.int(), IMAGES[:0], LABELS[:0], ["a", "b"])  # type: ignore[arg-type]
+    assert empty.classes == ("a", "b") and empty.train_labels.dtype == torch.int64

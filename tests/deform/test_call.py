@@ -7,6 +7,7 @@ import pickle
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,16 @@ def test_a_call_with_another_number_of_dimensions_is_rejected(random):
         apac.InputError, match=r"a batch \(N, C, H, W\) or one image \(C, H, W\), got the shape \(5, 5\)"
     ):
         apac.Flip()(torch.zeros(5, 5), generator=random)
+
+
+def test_arguments_of_another_type_are_rejected_in_one_sentence(random):
+    wrong: Any = None
+    with pytest.raises(apac.InputError, match=r"generator must be a torch.Generator, got None"):
+        apac.Flip()(torch.zeros(2, *SHAPE), generator=wrong)
+    with pytest.raises(apac.InputError, match=r"images must be a tensor, .* got ndarray"):
+        apac.Flip()(np.zeros((2, *SHAPE)), generator=random)  # type: ignore[arg-type]
+    with pytest.raises(apac.InputError, match="a DeformationLayer takes a Deformation, got 3"):
+        apac.DeformationLayer(3)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -143,3 +143,11 @@ def test_wrong_labels_or_passes_are_rejected_in_one_sentence(network, part, labe
 def test_no_images_are_rejected(network):
     with pytest.raises(apac.InputError, match="at least one image to evaluate"):
         evaluate(apac.Classifier(network, U), torch.zeros(0, 1, 28, 28), torch.zeros(0, dtype=torch.long))
+
+
+def test_labels_may_be_a_list_of_integers():
+    classifier = apac.Classifier(lambda images: images.flatten(1), apac.Compose())
+    images = torch.eye(4).view(4, 1, 2, 2)
+    assert evaluate(classifier, images, [0, 1, 2, 0], (1,)).wrong == (3,)
+    with pytest.raises(apac.InputError, match="labels must be integers, one per image, got a list"):
+        evaluate(classifier, images, ["a", "b", "c", "d"], (1,))  # type: ignore[list-item]

@@ -274,3 +274,10 @@ def test_a_file_in_place_of_the_folder_is_rejected(small, tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(apac.InputError, match="is a file; a run needs a folder"):
         train(small, tmp_path / "run")
+
+
+def test_a_module_that_does_not_fit_is_blamed_and_not_the_files(copy):
+    with pytest.raises(apac.InputError, match=r"network=, a Linear, does not fit the weights in .*; pass a module of"):
+        apac.load(copy, network=nn.Linear(3, 3))
+    with pytest.raises(apac.InputError, match=r"network= must be a torch.nn.Module, got 'own_networks:linear'"):
+        apac.load(copy, "own_networks:linear")  # type: ignore[arg-type]

@@ -114,7 +114,12 @@ def test_pixels_are_standardized_by_the_training_images_and_floats_are_unchanged
 
 @pytest.mark.parametrize(
     ("network", "data", "preset"),
-    [("mnist-cnn", "mnist-5k", "mnist"), (None, "cifar10", "cifar10"), ("cifar10-cnn", None, "cifar10")],
+    [
+        ("mnist-cnn", "mnist-5k", "mnist"),
+        (None, "cifar10", "cifar10"),
+        ("cifar10-cnn", None, "cifar10"),
+        (None, "/a", "cifar10"),
+    ],
 )
 def test_the_default_deformation_is_the_papers_for_the_data_or_the_network(network, data, preset):
     assert training._preset(network, data) == getattr(apac.presets, preset)()
@@ -131,6 +136,9 @@ def test_the_papers_values_are_stored_where_none_are_given(small):
     [
         ({"network": "rnn"}, "there is no network 'rnn'; choose one of mnist-cnn"),
         ({"network": 5}, "there is no network 5"),
+        ({"network": [3]}, r"there is no network \[3\]"),
+        ({"network": "own_networks:failing"}, "own_networks:failing failed: ZeroDivisionError: oops"),
+        ({"config": {"epochs": 1}}, "config must be a TrainConfig, got dict"),
         ({"network": nn.Flatten()}, "has no parameters to train"),
         ({"network": "no_such_module:f"}, "cannot be imported: No module named 'no_such_module'"),
         ({"network": "own_networks:missing"}, "has no function 'missing' that builds a network"),
@@ -156,6 +164,8 @@ def test_the_papers_values_are_stored_where_none_are_given(small):
         ({"data": (torch.zeros(4, *SHAPE), torch.zeros(4, dtype=torch.long))}, "for K ≥ 2 classes"),
         ({"data": (torch.zeros(4, *SHAPE) / 0, torch.arange(4) % 2)}, "must be finite"),
         ({"data": (torch.zeros(4, *SHAPE), torch.tensor([0, 0, 2, 2]))}, "no image of class '1' is left to train on"),
+        ({"data": (torch.zeros(2, *SHAPE), ["a", "b"])}, "labels must be integers, one per image, got a list"),
+        ({"data": {"a": 1}}, "item 0 of the dataset is not a pair"),
         ({"data": [1, 2, 3]}, "item 0 of the dataset is not a pair"),
     ],
 )
@@ -247,6 +257,43 @@ def test_a_training_is_not_resumed_on_other_images(pair, tmp_path):
     with pytest.raises(apac.InputError, match=r"differ from those of the training in"):
         apac.train(data=(255 - pair[0], pair[1]), **arguments, out=out, resume=True)
     assert len(apac.train(data=pair, **arguments, out=out, resume=True).history) == 2
+
+
+def test_a_complete_run_is_returned_only_for_the_images_it_was_trained_on(pair, tmp_path):
+    arguments: dict[str, Any] = {"network": "own_networks:linear", "deformation": apac.Flip(), "config": CONFIG}
+    out = tmp_path / "run"
+    run = apac.train(data=pair, **arguments, out=out)
+    for same in (pair, Items(pair, lambda x: x)):
+        assert apac.train(data=same, **arguments, out=out, resume=True).history == run.history
+    flipped = 255 - pair[0], pair[1]
+    for other in (flipped, Items(flipped, lambda x: x), (pair[0], pair[1].flip(0))):
+        with pytest.raises(apac.InputError, match=r"differ from those of the training in"):
+            apac.train(data=other, **arguments, out=out, resume=True)
+
+
+def test_a_list_of_images_and_labels_is_a_pair_and_of_two_items_is_a_dataset(pair):
+    runs = [apac.train("own_networks:linear", data, apac.Flip(), config=CONFIG) for data in (pair, list(pair))]
+    assert torch.equal(*(weights_of(run.network) for run in runs))
+    two = [(pair[0][0], 0), (pair[0][1], 1)]
+    config = replace(CONFIG, validation_fraction=0)
+    assert len(apac.train("own_networks:linear", two, apac.Flip(), config=config).classes) == 2
+
+
+@pytest.mark.parametrize("images", [torch.rand(40, *SHAPE, requires_grad=True), torch.rand(40, *SHAPE).bfloat16()])
+def test_images_with_gradients_or_in_bfloat16_are_trained_on_and_stored(images, tmp_path):
+    network = linear(SHAPE, 3).to(images.dtype)
+    apac.train(network, (images, torch.arange(40) % 3), apac.Flip(), config=CONFIG, out=tmp_path / "run")
+    assert apac.load(tmp_path / "run", network=network).classes == ("0", "1", "2")
+
+
+def test_after_a_failure_a_module_is_in_its_previous_mode(pair):
+    network = nn.Sequential(linear(SHAPE, 3).train(), nn.Dropout().eval())
+    with pytest.raises(Interrupted):
+        apac.train(network, pair, apac.Flip(), config=CONFIG, should_stop=StopAfter(1))
+    assert network[0].training and not network[1].training
+    with pytest.raises(apac.InputError, match="must return logits"):
+        apac.train(network, (pair[0], pair[1] % 2), apac.Flip(), config=CONFIG)
+    assert network[0].training and not network[1].training
 
 
 def test_layers_that_share_a_weight_are_stored_and_loaded(tmp_path):

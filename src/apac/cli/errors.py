@@ -17,10 +17,22 @@ BAD_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 # Arguments in library messages that correspond to command-line options.
+NAMES = (
+    "epochs|batch_size|learning_rate|schedule|warmup|optimizer|tied|momentum|weight_decay|ema_decay|"
+    "validation_fraction|seed|on_unreadable|passes|error|limit"
+)
 FLAGS = re.compile(r"\b(resume|overwrite)=True")
-VALUES = re.compile(
-    r"\b(epochs|batch_size|learning_rate|weight_decay|ema_decay|validation_fraction|on_unreadable|seed)="
-    r'"?([^\s",;)]+)"?'
+VALUES = re.compile(rf'\b({NAMES})="?([^\s",;)]+)"?')
+FIELDS = re.compile(r"\bthe (\w+) of an? (?:TrainConfig|Certified|FixedPasses)\b")
+SUBJECTS = re.compile(rf"^({NAMES})(?= must be )")
+# Clauses in library messages that mean nothing to the command line.
+CLAUSES = (
+    (re.compile(r": import (\S+) first, or pass network="), r"; start the command with apac --import \1"),
+    (re.compile(r"pass network= instead"), "load the run from Python with apac.load"),
+    (re.compile(r"pass a module of the same architecture as network="), "load the run from Python with apac.load"),
+    (re.compile(r"pass one, or Compose\(\) for none"), "choose one by --deformation, or --plain for none"),
+    (re.compile(r"import the module that defines it first"), "start the command with apac --import MODULE"),
+    (re.compile(r"evaluate it with apac\.evaluate"), "evaluate it from Python with apac.evaluate"),
 )
 ROOT_OPTIONS = ("--threads", "--import", "--version")
 
@@ -31,8 +43,15 @@ def print_error(sentence: str) -> None:
 
 def in_options(message: str) -> str:
     """Replace arguments in a library message by command-line options."""
+    for clause, replacement in CLAUSES:
+        message = clause.sub(replacement, message)
     message = FLAGS.sub(r"--\1", message)
-    return VALUES.sub(lambda match: f"--{match[1].replace('_', '-')} {match[2]}", message)
+    message = VALUES.sub(lambda match: f"{_option(match[1])} {match[2]}", message)
+    return SUBJECTS.sub(lambda match: _option(match[1]), FIELDS.sub(lambda match: _option(match[1]), message))
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def handle_errors(command: Callable[..., None]) -> Callable[..., None]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from apac.cli.errors import handle_errors
-from apac.cli.options import Overwrite, Resume
+from apac.cli.options import Overwrite, Resume, deformation_of, search_current_folder
 from apac.cli.signals import stop_on_signal
 from apac.cli.terminal import show_progress
 from apac.errors import InputError, Interrupted
@@ -25,6 +24,7 @@ NETWORKS = {"mnist-5k": "mnist-cnn", "mnist": "mnist-cnn"}
 
 @handle_errors
 def train(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="The folder for the run.", show_default=False)],
     data: Annotated[
         str | None, typer.Option(help="mnist-5k, mnist, cifar10, or a folder.", show_default="mnist-5k")
@@ -36,6 +36,14 @@ def train(
             help="mnist-cnn, mnist-mlp, cifar10-cnn or cifar10-mlp; or a function that builds a module from "
             "(image_shape, classes).",
             show_default="the CNN for the data",
+        ),
+    ] = None,
+    deformation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|module:attribute",
+            help="mnist or cifar10; or an apac.Deformation, or a function that returns one.",
+            show_default="the paper's; cifar10 for a folder",
         ),
     ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Train on the original data, without deformation.")] = False,
@@ -108,15 +116,17 @@ def train(
         "on_unreadable": on_unreadable,
     }
     chosen = {name: value for name, value in options.items() if value is not None}
+    command = _with_imports(context, network, deformation)
     if network is not None and ":" in network:
-        sys.path.insert(0, "")  # the module may be in the current folder
-    network, data, deformation, config = (_resumed if resume else _new)(out, network, data, plain, chosen)
+        search_current_folder()
+    u = _deformation(deformation, plain=plain)
+    network, data, u, config = (_resumed if resume else _new)(out, network, data, u, chosen)
     with show_progress() as progress, stop_on_signal() as should_stop:
         try:
             run = training.train(
                 network,
                 data,
-                deformation,
+                u,
                 config=config,
                 out=out,
                 resume=resume,
@@ -126,38 +136,62 @@ def train(
             )
         except Interrupted as error:
             stopped = str(error).partition(";")[0]
-            command = f"apac train --resume --out {shlex.quote(str(out))}"
-            raise Interrupted(f"{stopped}, and a checkpoint is saved; resume with: {command}") from None
+            again = f"{command} train --resume --out {shlex.quote(str(out))}"
+            raise Interrupted(f"{stopped}, and a checkpoint is saved; resume with: {again}") from None
     last = run.history[-1]
     held_out = "" if last.validation_error is None else f", plain error on held-out images {last.validation_error:.2%}"
-    print(f"{out}: {network}, {last.epoch} epochs in {last.seconds:.0f} s, loss {last.loss:.4f}{held_out}")
-    print(f"next: apac evaluate {shlex.quote(str(out))}")
+    epochs_done = f"{last.epoch} epoch{'' if last.epoch == 1 else 's'}"
+    print(f"{out}: {network}, {epochs_done} in {last.seconds:.0f} s, loss {last.loss:.4f}{held_out}")
+    print(f"next: {command} evaluate {shlex.quote(str(out))}")
 
 
 Choice = tuple[str, str, "Deformation | None", "TrainConfig"]
 
 
-def _new(out: Path, network: str | None, data: str | None, plain: bool, chosen: dict[str, Any]) -> Choice:
+def _with_imports(context: typer.Context, *paths: str | None) -> str:
+    """Return "apac", with the --import options that a later command needs: those of this one, and of import paths."""
+    root = context.find_root().params.get("modules") or []
+    modules = [*root, *(path.partition(":")[0] for path in paths if path is not None and ":" in path)]
+    return " ".join(["apac", *(f"--import {shlex.quote(module)}" for module in dict.fromkeys(modules))])
+
+
+def _deformation(deformation: str | None, *, plain: bool) -> Deformation | None:
+    """Return the deformation of the options, or None for the default."""
     from apac.deform.compose import Compose
+
+    if plain and deformation is not None:
+        raise InputError("--plain trains without deformation; choose it or --deformation.")
+    if plain:
+        return Compose()
+    return None if deformation is None else deformation_of(deformation)
+
+
+def _new(
+    out: Path, network: str | None, data: str | None, deformation: Deformation | None, chosen: dict[str, Any]
+) -> Choice:
     from apac.training.config import TrainConfig
 
     data = data or "mnist-5k"
-    network = network or NETWORKS.get(data, "cifar10-cnn")
-    return network, data, Compose() if plain else None, TrainConfig(**chosen)
+    return network or NETWORKS.get(data, "cifar10-cnn"), data, deformation, TrainConfig(**chosen)
 
 
-def _resumed(out: Path, network: str | None, data: str | None, plain: bool, chosen: dict[str, Any]) -> Choice:
+def _resumed(
+    out: Path, network: str | None, data: str | None, deformation: Deformation | None, chosen: dict[str, Any]
+) -> Choice:
     """Return the stored settings, updated with the given options."""
     from dataclasses import replace
 
-    from apac.deform.compose import Compose
+    from apac.models.import_path import find_builder, is_import_path
     from apac.runs.folder import read_settings
 
     stored = read_settings(out)
     if stored.network is None or stored.data is None:
         raise InputError(f"the run in {out} was trained from Python on a module or data in memory; resume it there.")
-    if network is None and ":" in stored.network and stored.network.partition(":")[0] not in sys.modules:
-        # A run folder must not decide which code is imported.
-        raise InputError(f"the network is built by {stored.network}; give it again: --network {stored.network}")
-    deformation = Compose() if plain else stored.deformation
-    return network or stored.network, data or stored.data, deformation, replace(stored.config, **chosen)
+    if network is None and is_import_path(stored.network):
+        find_builder(stored.network, import_it=False)  # a run folder must not decide which code is imported
+    return (
+        network or stored.network,
+        data or stored.data,
+        stored.deformation if deformation is None else deformation,
+        replace(stored.config, **chosen),
+    )

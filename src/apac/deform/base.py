@@ -59,10 +59,11 @@ class Deformation(ABC):
         Takes a batch (N, C, H, W) with labels (N,), or a single image (C, H, W) with its label. Only class-distinctive
         deformations (`PerClass`) use the labels; all others ignore them.
         """
-        if images.ndim not in (3, 4):
-            raise InputError(
-                f"images must be a batch (N, C, H, W) or one image (C, H, W), got the shape {tuple(images.shape)}."
-            )
+        if not isinstance(images, Tensor) or images.ndim not in (3, 4):
+            got = f"the shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+            raise InputError(f"images must be a tensor, a batch (N, C, H, W) or one image (C, H, W), got {got}.")
+        if not isinstance(generator, torch.Generator):
+            raise InputError(f"generator must be a torch.Generator, got {generator!r}.")
         batch = images if images.ndim == 4 else images[None]
         n, channels, height, width = batch.shape
         if labels is not None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from apac.deform.base import Deformation
+from apac.errors import InputError
 
 
 class DeformationLayer(nn.Module):
@@ -24,6 +25,8 @@ class DeformationLayer(nn.Module):
 
     def __init__(self, deformation: Deformation) -> None:
         super().__init__()
+        if not isinstance(deformation, Deformation):
+            raise InputError(f"a DeformationLayer takes a Deformation, got {deformation!r}.")
         self.deformation = deformation
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:

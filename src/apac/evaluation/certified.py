@@ -95,7 +95,7 @@ def evaluate_certified(
     """
     if not isinstance(classifier.rule, Certified):
         raise InputError(f"the rule of the classifier must be a Certified, got {classifier.rule!r}.")
-    validate_labels(images, labels)
+    labels = validate_labels(images, labels)
     decision, seconds = _decide(classifier, images, cache, progress)
     validate_classes(labels, decision.log_scores.shape[1])
     passes = decision.passes.double()

@@ -64,7 +64,7 @@ class Evaluation:
 def evaluate(
     classifier: Classifier,
     images: Tensor,
-    labels: Tensor,
+    labels: Tensor | Sequence[int],
     passes: Sequence[int] = (1, 4, 16, 64, 256),
     *,
     cache: Path | None = None,
@@ -81,7 +81,7 @@ def evaluate(
     >>> evaluation.plain, evaluation.rows[-1].product, evaluation.wrong
     (0.25, 0.25, (3,))
     """
-    validate_labels(images, labels)
+    labels = validate_labels(images, labels)
     numbers = sorted({FixedPasses(number).passes for number in passes})
     plain = classifier.plain(images)
     validate_classes(labels, plain.shape[1])

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from apac.errors import InputError
 
 
-def validate_labels(images: Tensor, labels: Tensor) -> None:
-    """Raise InputError unless there is one integer label per image, and at least one image."""
+def validate_labels(images: Tensor, labels: Tensor | Sequence[int]) -> Tensor:
+    """Return the labels (N,). Raise InputError unless there is one integer per image, and at least one image."""
+    if not isinstance(images, Tensor):
+        raise InputError(f"images must be a floating-point tensor (N, C, H, W), got {type(images).__name__}.")
+    try:
+        labels = torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise InputError(f"labels must be integers, one per image, got a {type(labels).__name__}: {reason}.") from error
     if labels.ndim != 1 or len(labels) != len(images) or labels.is_floating_point():
         raise InputError(
             f"labels must be integers of shape ({len(images)},), one per image, got {labels.dtype} "
@@ -16,6 +26,7 @@ def validate_labels(images: Tensor, labels: Tensor) -> None:
         )
     if not len(images):
         raise InputError("images must hold at least one image to evaluate.")
+    return labels
 
 
 def validate_classes(labels: Tensor, classes: int) -> None:

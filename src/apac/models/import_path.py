@@ -1,4 +1,4 @@
-"""Custom networks, given by the import path of a builder function, "package.module:function"."""
+"""Objects of the user's modules by import path, "package.module:name": functions that build a network, and others."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ def find_builder(path: str, *, import_it: bool) -> Callable[..., Any]:
     which code runs. For the same reason the function must be defined in that module, outside of Python's standard
     library.
     """
-    module_name, _, function_name = path.partition(":")
-    if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
-        raise InputError(f"a network is given as package.module:function, got {path!r}.")
-    module = _imported(module_name, path) if import_it else sys.modules.get(module_name)
+    module_name, function_name = _split(path, "a network is given as package.module:function")
+    module = _imported(module_name, f"the network {path!r}", path) if import_it else sys.modules.get(module_name)
     if module is None:
         raise InputError(f"the network is built by {path}: import {module_name} first, or pass network=.")
     function: Callable[..., Any] | None = getattr(module, function_name, None)
@@ -47,14 +45,41 @@ def build_by_path(
     builder = find_builder(path, import_it=import_it)
     with seeding() as seed_all:
         seed_all(generator(seed, "initial weights", 0).initial_seed())
-        network = builder(image_shape, classes)
+        try:
+            network = builder(image_shape, classes)
+        except Exception as error:  # a user's function may raise any exception
+            raise failure(path, error) from error
     if not isinstance(network, nn.Module):
         raise InputError(f"{path} must return a torch.nn.Module, it returned {type(network).__name__}.")
     return network
 
 
-def _imported(module_name: str, path: str) -> ModuleType:
+def import_object(path: str, what: str) -> Any:
+    """Import a module and return its attribute. `what` names the kind of object in error messages."""
+    module_name, name = _split(path, f"a {what} is given as package.module:name")
+    module = _imported(module_name, f"the {what} {path!r}", path)
+    if not hasattr(module, name):
+        raise InputError(f"the module {module_name} has no {what} {name!r}.")
+    return getattr(module, name)
+
+
+def failure(what: str, error: Exception) -> InputError:
+    """Return the error for an exception in the user's code, such as "mynet:build failed: TypeError: reason."."""
+    reason = " ".join(str(error).split()).rstrip(".") or "no message"
+    return InputError(f"{what} failed: {type(error).__name__}: {reason}.")
+
+
+def _split(path: str, usage: str) -> tuple[str, str]:
+    module_name, _, name = path.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), name)):
+        raise InputError(f"{usage}, got {path!r}.")
+    return module_name, name
+
+
+def _imported(module_name: str, what: str, path: str) -> ModuleType:
     try:
         return import_module(module_name)
     except ModuleNotFoundError as error:
-        raise InputError(f"the network {path!r} cannot be imported: {error}.") from error
+        raise InputError(f"{what} cannot be imported: {error}.") from error
+    except Exception as error:  # a user's module may raise any exception
+        raise failure(path, error) from error

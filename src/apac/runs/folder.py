@@ -89,13 +89,16 @@ def claim(folder: Path, settings: RunSettings, digest: str, *, resume: bool) -> 
     Files of an earlier training are removed, unless it is resumed.
     """
     if resume and holds_run(folder):
-        if _read_payload(folder).get("images", digest) != digest:
-            raise InputError(
-                f"the images differ from those of the training in {folder}; start again with overwrite=True."
-            )
+        check_images(folder, digest)
         return
     write_json(folder / "run.json", {"format": FORMAT, "complete": False, **settings.to_json(), "images": digest})
     _discard_state(folder)
+
+
+def check_images(folder: Path, digest: str) -> None:
+    """Raise InputError if the run was trained on images with another digest."""
+    if _read_payload(folder).get("images", digest) != digest:
+        raise InputError(f"the images differ from those of the training in {folder}; start again with overwrite=True.")
 
 
 def discard(folder: Path) -> None:

@@ -150,6 +150,11 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None) -> Ru
     >>> apac.load("cifar10-cnn").classes[:3]
     ('plane', 'car', 'bird')
     """
+    if network is not None and not isinstance(network, nn.Module):
+        raise InputError(
+            f"network= must be a torch.nn.Module, got {network!r}; a network of an import path is rebuilt if its "
+            f"module is imported first."
+        )
     folder = run_folder.find(Path(folder))
     settings = run_folder.read_settings(folder)
     payload, tensors = run_folder.read(folder)
@@ -161,8 +166,10 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None) -> Ru
         channels, height, width = payload["image_shape"]
         classes = tuple(map(str, payload["classes"]))
         if network is None:
-            network = _build(settings, (channels, height, width), len(classes))
-        network.load_state_dict(parts["network"])
+            network = build_network(settings, (channels, height, width), len(classes), to_train=False)
+            network.load_state_dict(parts["network"])
+        else:
+            _load_weights(network, parts["network"], folder)
         return Run(
             network_name=settings.network,
             data=settings.data,
@@ -184,22 +191,40 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None) -> Ru
         ) from error
 
 
-def _build(settings: RunSettings, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Build the network of a stored run. Its weights are loaded afterwards."""
-    name, seed = settings.network, settings.config.seed
+def build_network(
+    settings: RunSettings, image_shape: tuple[int, int, int], classes: int, *, to_train: bool
+) -> nn.Module:
+    """Build the network that the settings name: to train it, or to load stored weights into it.
+
+    A stored name never imports code, and stored weights are not tied.
+    """
+    name, config = settings.network, settings.config
     if name is None:
         raise InputError("this run was trained from a module; pass a module of the same architecture as network=.")
     if is_import_path(name):
-        return build_by_path(name, image_shape, classes, seed=seed, import_it=False)
-    random = generator(seed, "initial weights", 0)
-    return models.build(name, generator=random, channels=image_shape[0], classes=classes)
+        return build_by_path(name, image_shape, classes, seed=config.seed, import_it=to_train)
+    random = generator(config.seed, "initial weights", 0)
+    tied = to_train and config.tied > 0
+    return models.build(name, generator=random, channels=image_shape[0], classes=classes, tied=tied)
 
 
-def save(run: Run, folder: Path) -> None:
-    """Store a complete run."""
+def _load_weights(network: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
+    """Load stored weights into a module that the caller passed."""
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise InputError(
+            f"network=, a {type(network).__name__}, does not fit the weights in {folder}; pass a module of the "
+            f"architecture that was trained."
+        ) from error
+
+
+def save(run: Run, folder: Path, digest: str) -> None:
+    """Store a complete run, with the digest of its training images."""
     tensors = {f"network.{name}": tensor for name, tensor in run.network.state_dict().items()}
     tensors |= {f"normalization.{name}": tensor for name, tensor in run.normalization.tensors().items()}
     payload: dict[str, Any] = run.settings.to_json() | {
+        "images": digest,
         "normalization": run.normalization.kind,
         "classes": list(run.classes),
         "image_shape": list(run.image_shape),

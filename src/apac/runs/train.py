@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,21 @@ import torch
 from torch import Tensor, nn
 
 from apac import models
+from apac.data import NAMES
 from apac.data.base import Dataset
 from apac.data.normalize import Identity, Normalization, Scaling, Standardizing
 from apac.data.zca import fit as fit_whitening
 from apac.deform import presets
 from apac.deform.base import Deformation
 from apac.errors import InputError
-from apac.models.import_path import build_by_path, find_builder, is_import_path
+from apac.models.import_path import find_builder, is_import_path
 from apac.progress import Progress, no_progress
 from apac.randomness import generator
 from apac.runs import folder as run_folder
 from apac.runs import provenance
 from apac.runs.checkpointer import Checkpointer
 from apac.runs.folder import RunSettings
-from apac.runs.run import Run, load, save
+from apac.runs.run import Run, build_network, load, save
 from apac.runs.training_data import data_name, load_data
 from apac.training.config import TrainConfig
 from apac.training.loop import init_state, run_epochs
@@ -53,15 +55,16 @@ def train(
     ----------
     network
         A name ("mnist-cnn", "mnist-mlp", "cifar10-cnn", "cifar10-mlp"); a module, which is trained in place from its
-        current weights; or "package.module:function", which builds a module from (image_shape, classes). Networks
-        return logits (N, K).
+        current weights and left in evaluation mode (if an exception is raised, in its previous mode); or
+        "package.module:function", which builds a module from (image_shape, classes). Networks return logits (N, K).
     data
         A name ("mnist-5k", "mnist", "cifar10"); a folder with a subfolder of images per class; a pair of images
         (N, C, H, W) and labels (N,); an `apac.Dataset`; or a map-style torch Dataset of (image, label), which is read
         into memory once. uint8 pixels are normalized: scaled for MNIST, ZCA-whitened for CIFAR-10, standardized per
         channel otherwise. Floating-point images are not normalized.
     deformation
-        The default is the paper's deformation, for its data sets and networks. `Compose()` disables deformation.
+        The default is the paper's deformation for its data sets and networks, and the one for CIFAR-10 for a folder.
+        `Compose()` disables deformation.
     config
         The training settings.
     out
@@ -77,21 +80,49 @@ def train(
     Run(Sequential on data in memory, 2 classes, 1 epoch)
     """
     settings = _settings(network, data, deformation, config)
-    config, deformation = settings.config, settings.deformation
     module = network if isinstance(network, nn.Module) else None
     folder = None if out is None else Path(out)
     if folder is not None:
         run_folder.check_free(folder, settings, resume=resume, overwrite=overwrite)
-        if resume and run_folder.is_complete(folder):
-            return load(folder, module)
-    dataset = load_data(data, on_unreadable=config.on_unreadable, progress=progress)
-    split = _split(dataset, config)
-    classes, shape = dataset.classes, dataset.image_shape
+    complete = folder if folder is not None and resume and run_folder.is_complete(folder) else None
+    if complete is not None and isinstance(data, str | os.PathLike):  # the settings identify the data
+        return load(complete, module)
+    dataset = load_data(data, on_unreadable=settings.config.on_unreadable, progress=progress)
+    split = _split(dataset, settings.config)
+    if complete is not None:
+        run_folder.check_images(complete, split.digest())
+        return load(complete, module)
+    with _mode_restored_on_failure(module):
+        return _train(module, split, settings, folder, resume, progress, should_stop)
+
+
+@contextmanager
+def _mode_restored_on_failure(network: nn.Module | None) -> Iterator[None]:
+    modes = [] if network is None else [(part, part.training) for part in network.modules()]
+    try:
+        yield
+    except BaseException:
+        for part, mode in modes:
+            part.training = mode
+        raise
+
+
+def _train(
+    module: nn.Module | None,
+    split: _Split,
+    settings: RunSettings,
+    folder: Path | None,
+    resume: bool,
+    progress: Progress,
+    should_stop: Callable[[], bool] | None,
+) -> Run:
+    config, deformation = settings.config, settings.deformation
+    classes, shape = split.classes, split.image_shape
     deformation.validate_classes(len(classes))
     normalization = _fit_normalization(split.images, settings.data, progress)
     images, held_out = normalization.apply(split.images), normalization.apply(split.held_out_images)
     if module is None:
-        module = _build(settings, shape, len(classes))
+        module = build_network(settings, shape, len(classes), to_train=True)
     _check_network(module, deformation.preprocess(images[:2]), len(classes))
 
     state = init_state(module, config, tied=config.tied > 0)
@@ -131,12 +162,14 @@ def train(
         folder=folder,
     )
     if folder is not None:
-        save(run, folder)
+        save(run, folder, split.digest())
     return run
 
 
 def _settings(network: Any, data: Any, deformation: Any, config: TrainConfig) -> RunSettings:
     """Validate the arguments before any data are loaded, and fill in the defaults."""
+    if not isinstance(config, TrainConfig):
+        raise InputError(f"config must be a TrainConfig, got {type(config).__name__}.")
     network_name = _network_name(network)
     name = data_name(data)
     if config.tied and network_name not in models.TIED:
@@ -156,7 +189,7 @@ def _network_name(network: Any) -> str | None:
     if isinstance(network, str) and is_import_path(network):
         find_builder(network, import_it=True)
         return network
-    if network not in models.BUILDERS:
+    if not isinstance(network, str) or network not in models.BUILDERS:
         raise InputError(
             f"there is no network {network!r}; choose one of {', '.join(models.BUILDERS)}, a module, or "
             f"package.module:function."
@@ -165,6 +198,8 @@ def _network_name(network: Any) -> str | None:
 
 
 def _preset(network: str | None, data: str | None) -> Deformation:
+    if data is not None and data not in NAMES:
+        return presets.cifar10()  # a folder, whose images are prepared for the CIFAR-10 networks
     for name in (data, network):
         preset = PRESETS.get((name or "").partition("-")[0])
         if preset is not None:
@@ -180,11 +215,14 @@ class _Split:
     labels: Tensor  # (N,)
     held_out_images: Tensor
     held_out_labels: Tensor
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]  # (C, H, W)
 
     def digest(self) -> str:
         """Return a hash of the training images and labels."""
-        digest = hashlib.blake2b(self.images.contiguous().numpy().data, digest_size=8)
-        digest.update(self.labels.numpy().data)
+        digest = hashlib.blake2b(digest_size=8)
+        for tensor in (self.images, self.labels):
+            digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)  # numpy has no bfloat16
         return digest.hexdigest()
 
 
@@ -203,7 +241,7 @@ def _split(dataset: Dataset, config: TrainConfig) -> _Split:
     if missing:
         name = dataset.classes[missing[0]]
         raise InputError(f"no image of class {name!r} is left to train on; add some, or use validation_fraction=0.")
-    return _Split(images[rest], labels[rest], images[held_out], labels[held_out])
+    return _Split(images[rest], labels[rest], images[held_out], labels[held_out], dataset.classes, dataset.image_shape)
 
 
 def _fit_normalization(images: Tensor, data: str | None, progress: Progress) -> Normalization:
@@ -219,25 +257,17 @@ def _fit_normalization(images: Tensor, data: str | None, progress: Progress) -> 
     return whitening
 
 
-def _build(settings: RunSettings, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
-    name, config = settings.network, settings.config
-    assert name is not None
-    if is_import_path(name):
-        return build_by_path(name, image_shape, classes, seed=config.seed, import_it=True)
-    random = generator(config.seed, "initial weights", 0)
-    return models.build(name, generator=random, channels=image_shape[0], classes=classes, tied=config.tied > 0)
-
-
 @torch.no_grad()
 def _check_network(network: nn.Module, images: Tensor, classes: int) -> None:
     """Raise InputError if the network does not fit the data. One pass in evaluation mode changes nothing."""
     shape = tuple(images.shape[1:])
     try:
         logits = network.eval()(images)
-    except (RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).split("\n")[0]
+    except Exception as error:  # a user's module may raise any exception
+        reason = str(error).split("\n")[0].rstrip(".")
         raise InputError(
-            f"the network does not accept images of shape (N, {', '.join(map(str, shape))}): {reason}."
+            f"the network does not accept images of shape (N, {', '.join(map(str, shape))}): "
+            f"{type(error).__name__}: {reason}."
         ) from error
     if not isinstance(logits, Tensor) or logits.shape != (len(images), classes):
         got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__

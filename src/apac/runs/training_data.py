@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from apac import data as data_sets
-from apac.data.base import Dataset
+from apac.data.base import Dataset, check_images, check_labels
 from apac.data.folder import load as load_folder
 from apac.errors import InputError
 from apac.progress import Progress, no_progress
@@ -52,7 +52,7 @@ def load_data(
         if name in data_sets.NAMES:
             return data_sets.load(name, progress=progress)
         return load_folder(Path(name), on_unreadable=on_unreadable, channels=channels, progress=progress)
-    if isinstance(data, tuple) and len(data) == 2:
+    if _is_pair(data):
         return _from_tensors(*data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return _from_torch(data, progress)
@@ -62,19 +62,28 @@ def load_data(
     )
 
 
+def _is_pair(data: Any) -> bool:
+    """Return whether data are (images, labels). A list of two (image, label) is a dataset of two images."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        return False
+    return isinstance(data, tuple) or isinstance(data[0], Tensor | np.ndarray)
+
+
+def _to_tensor(values: Any, expected: str) -> Tensor:
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise InputError(f"{expected}, got a {type(values).__name__} that is not a tensor: {reason}.") from error
+
+
 def _from_tensors(images: Any, labels: Any, names: tuple[str, ...] | None = None) -> Dataset:
-    images, labels = torch.as_tensor(images), torch.as_tensor(labels)
-    if images.ndim != 4 or not len(images) or not (images.dtype == torch.uint8 or images.is_floating_point()):
-        raise InputError(
-            f"images must be uint8 or floating-point (N, C, H, W), got {images.dtype} {tuple(images.shape)}."
-        )
-    if images.is_floating_point() and not images.isfinite().all():
-        raise InputError("images must be finite, got NaN or an infinite value.")
-    if labels.shape != images.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
-        raise InputError(
-            f"labels must be {len(images):,} integers, one per image, got {labels.dtype} {tuple(labels.shape)}."
-        )
-    labels = labels.to(torch.int64)
+    images = _to_tensor(images, "images must be uint8 or floating-point (N, C, H, W)")
+    labels = _to_tensor(labels, "labels must be integers, one per image")
+    check_images(images)
+    if not len(images):
+        raise InputError("images must hold at least one image to train on.")
+    check_labels(labels, len(images))
     count = int(labels.max()) + 1
     if int(labels.min()) < 0 or count < 2:
         raise InputError(f"labels must be 0 … K − 1 for K ≥ 2 classes, got {int(labels.min())} … {count - 1}.")
@@ -91,7 +100,7 @@ def _from_torch(dataset: Any, progress: Progress) -> Dataset:
             image, label = dataset[index]
             images.append(_image(image))
             labels.append(int(label))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, LookupError, RuntimeError) as error:
             raise InputError(f"item {index} of the dataset is not a pair (image, label): {error}.") from error
         progress("reading images", index + 1, len(dataset))
     shapes = {(tuple(image.shape), image.dtype) for image in images}
