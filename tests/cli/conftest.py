@@ -53,5 +53,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Dataset:
     )
     monkeypatch.setattr(data, "load", lambda name, **options: part)
     monkeypatch.setattr("apac.reporting.figures.canvas.DPI", 40)
+    monkeypatch.setattr("apac.reporting.figures.linear_output.SAMPLES", 50)
+    monkeypatch.setattr("apac.inference.engine.MIN_OPERATIONS", float("inf"))  # exporting takes longer than the job
     monkeypatch.setattr("apac.reporting.figures.images.MAX_SHOWN", 8)  # a figure of many images is slow to draw
     return part
