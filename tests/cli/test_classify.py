@@ -97,9 +97,8 @@ def test_classify_decides_the_readable_images_and_names_the_unreadable(run, digi
     assert re.fullmatch(r"apac: .*empty.png is empty.*", result.stderr.splitlines()[-1])
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_closed_pipe_ends_quietly(run, digit, unbuffered, monkeypatch):
-    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+def test_a_closed_pipe_ends_quietly(run, digit, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", "")  # the output is written at the end of the process
     command = shlex.join([sys.executable, "-m", "apac", "classify", str(run), str(digit[0]), "--passes", "1"])
     done = subprocess.run(f"{command} | head -c 0", shell=True, capture_output=True, text=True, check=False)
     assert done.stderr == "deciding: 100 %\n"

