@@ -13,6 +13,8 @@ from apac.deform.thickness import Thickness
 def mnist() -> Compose:
     """Return the MNIST deformation: homography and elastic distortion in one interpolation, then thickness.
 
+    Examples
+    --------
     >>> import apac
     >>> [type(part).__name__ for part in apac.presets.mnist().parts]
     ['Homography', 'Elastic', 'Thickness']
@@ -25,6 +27,8 @@ def cifar10() -> Compose:
 
     Whitened images have no background value, so the edge pixels are repeated outside the image.
 
+    Examples
+    --------
     >>> import apac
     >>> [type(part).__name__ for part in apac.presets.cifar10().parts]
     ['ScaleShift', 'Elastic', 'Flip']

@@ -73,6 +73,8 @@ def train(
     should_stop
         Called after each step. When it returns True, a checkpoint is saved and `apac.errors.Interrupted` is raised.
 
+    Examples
+    --------
     >>> import apac, torch
     >>> images, labels = torch.rand(40, 1, 8, 8), torch.arange(40) % 2
     >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
