@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def test_a_run_stores_its_deformation_network_normalization_seed_versions_and_hi
     assert apac.Deformation.from_json(payload["deformation"]) == apac.presets.mnist()
     assert (payload["network"], payload["data"], payload["config"]["seed"]) == ("mnist-cnn", "mnist-5k", 1)
     assert payload["normalization"] == "scaling"
-    assert payload["versions"]["torch"] == torch.__version__
+    assert payload["versions"]["torch"] == version("torch")
     assert [epoch["epoch"] for epoch in payload["history"]] == [1]
     assert sorted(path.name for path in trained.iterdir()) == ["run.json", "weights.safetensors"]
 
