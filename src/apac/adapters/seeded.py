@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from dataclasses import dataclass, field
-from typing import Any
-from weakref import WeakKeyDictionary
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from apac.adapters.image_transform import ImageTransform
+from apac.adapters.trial import Pipeline, SeedAll, Shape, equal, results_alone, why_not_in_batches
 from apac.deform.base import Deformation, prepare
 from apac.errors import InputError
+from apac.randomness import generator as make_generator
 from apac.randomness import seeding
 
-Function = Callable[[Tensor], Tensor]  # of one image (C, H, W)
-Shape = tuple[int, ...]
-
-TRIAL_SEEDS = 8  # before its first use a transform runs twice with each of these seeds
-# For each transform, the output shape of each input shape that passed the trial.
-_output_shapes: WeakKeyDictionary[SeededTransform, dict[Shape, Shape]] = WeakKeyDictionary()
+# What a stored transform and its rebuilt copy are compared on: pipelines accept different sizes.
+STORING_SHAPES = ((3, 32, 32), (1, 28, 28), (3, 256, 256))
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,19 +28,50 @@ class SeededParameters:
     seed: Tensor  # (n,) int64; torch uses 32 bits, so a few of many seeds may coincide
 
 
-@dataclass(frozen=True, eq=False)
-class SeededTransform(Deformation):
-    """A deformation by a function of one image that draws from the global generators of torch, numpy and Python.
+@dataclass(frozen=True)
+class Plan:
+    """How a transform runs on images of one shape."""
 
-    Every image is transformed separately, after seeding. Images therefore have independent parameters, even if the
-    library shares them in a batch, and the result does not depend on the other images. No other code may draw from the
-    global generators during the call.
+    output_shape: Shape
+    in_batches: bool  # images that share a draw share a call
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SeededTransform(Deformation):
+    """A deformation by a transform that draws from the global generators of torch, numpy and Python.
+
+    Images that share parameters are transformed by one call of the library after seeding, if that gives each image the
+    same result as alone. This is tried with several seeds before the first use on images of a shape; if it does not,
+    every image has a call of its own. Either way, the result does not depend on the other images. No other code may
+    draw from the global generators during the call.
+
+    In training (`u(images, generator=...)`), one seed serves the whole batch, and the library draws for each image.
     """
 
-    name: str  # the constructor call, for `repr` and error messages
-    before: Function | None = field(repr=False)  # deterministic
-    function: Function = field(repr=False)
-    after: Function | None = field(repr=False)  # deterministic
+    transform_type: ClassVar[type[ImageTransform]]
+
+    before: ImageTransform | None  # deterministic
+    transform: ImageTransform
+    after: ImageTransform | None  # deterministic
+    _plans: dict[Shape, Plan] = field(init=False, default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self._json_kind}({self.transform.name})"
+
+    @property
+    def expects_pixels(self) -> bool:
+        """Whether pixels must be in 0 … 1. Libraries clamp to this range; a function takes what it takes."""
+        return self.transform.takes_batches
+
+    @property
+    def thread_safe(self) -> bool:
+        """False: the global generators serve one thread at a time."""
+        return False
+
+    @cached_property
+    def _pipeline(self) -> Pipeline:
+        return Pipeline(self.name, self.before, self.transform, self.after)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> SeededParameters:
         return SeededParameters(torch.randint(2**62, (n,), generator=generator, device=generator.device))
@@ -50,96 +80,137 @@ class SeededTransform(Deformation):
         parameters = prepare(images, parameters)
         if not len(images):
             return images
-        seeds = parameters.seed.expand(len(images)).tolist()
+        seeds = parameters.seed.tolist()
         with seeding() as seed_all:
-            expected = self._output_shape(images[0], seed_all)
-            results = [self._transform(image, seed, seed_all) for image, seed in zip(images, seeds, strict=True)]
+            plan = self._plan(images, seed_all)
+            if not plan.in_batches:
+                seeds = seeds * (len(images) // len(seeds))
+                rows = zip(images, seeds, strict=True)
+                result = self._pipeline.stack([self._transform(image, seed, seed_all) for image, seed in rows])
+            elif len(seeds) == 1:
+                result = self._transform(images, seeds[0], seed_all)
+            else:
+                result = self._by_seed(images, parameters.seed, seed_all)
+        self._pipeline.check_shape(tuple(result.shape[1:]), plan.output_shape)
+        return result
+
+    def _by_seed(self, images: Tensor, seeds: Tensor, seed_all: SeedAll) -> Tensor:
+        """Transform images with seeds (N,), with one call for those that share a seed, as the images of a pass do."""
+        unique, row_of = torch.unique(seeds, return_inverse=True)
+        rows = [(row_of == index).nonzero()[:, 0] for index in range(len(unique))]
+        results = [
+            self._transform(images[row], seed, seed_all) for row, seed in zip(rows, unique.tolist(), strict=True)
+        ]
         for result in results:
-            self._check_shape(tuple(result.shape), expected)
-        return torch.stack(results)
+            self._pipeline.check_shape(tuple(result.shape[1:]), tuple(results[0].shape[1:]))
+        return torch.cat(results)[torch.cat(rows).argsort()]
+
+    def _transform(self, images: Tensor, seed: int, seed_all: SeedAll) -> Tensor:
+        seed_all(seed)
+        return self._pipeline.run(images, self._pipeline.parts)
+
+    def _deform(self, images: Tensor, labels: Tensor | None, generator: torch.Generator) -> Tensor:
+        if not len(images):
+            return images
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        pipeline = self._pipeline
+        with seeding() as seed_all:
+            plan = self._plan(images, seed_all)
+            seed_all(seed)
+            if plan.in_batches and self.transform.draws_separately:
+                result = pipeline.run(images, pipeline.parts, separately=True)
+            else:
+                result = pipeline.run_one_by_one(images, pipeline.parts)
+        pipeline.check_shape(tuple(result.shape[1:]), plan.output_shape)
+        return result
 
     def preprocess(self, images: Tensor) -> Tensor:
         if not len(images):
             return images
+        pipeline = self._pipeline
         with seeding() as seed_all:
-            expected = self._output_shape(images[0], seed_all)
-            results = [self._run(image, (self.before, self.after)) for image in images]
-        shape = tuple(results[0].shape)
-        if shape != expected:
+            plan = self._plan(images, seed_all)
+            run = pipeline.run if plan.in_batches else pipeline.run_one_by_one
+            result = run(images, pipeline.deterministic)
+        shape = tuple(result.shape[1:])
+        if shape != plan.output_shape:
             raise InputError(
-                f"{self.name} turns images {tuple(images[0].shape)} into {expected}, but without its random part, for "
-                f"the plain prediction, into {shape}; pass after=... with a resize or a crop of fixed size."
+                f"{self.name} turns images {tuple(images.shape[1:])} into {plan.output_shape}, but without its random "
+                f"part, for the plain prediction, into {shape}; pass after=... with a resize or a crop of fixed size."
             )
-        return torch.stack(results)
+        return result
 
-    def _transform(self, image: Tensor, seed: int, seed_all: Callable[[int], None]) -> Tensor:
-        seed_all(seed)
-        return self._run(image, (self.before, self.function, self.after))
-
-    def _run(self, image: Tensor, functions: tuple[Function | None, ...]) -> Tensor:
-        result: Any = image.clone()  # the function may modify its input in place
-        try:
-            for function in functions:
-                result = result if function is None else function(result)
-        except InputError:
-            raise
-        except Exception as error:  # libraries reject images with many types of exceptions
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise InputError(
-                f"{self.name} failed on a tensor of shape {tuple(image.shape)}: {reason.rstrip('.')}. Its input is a "
-                f"float image (C, H, W); omit transforms that convert files or arrays to tensors."
-            ) from error
-        if not isinstance(result, Tensor) or result.ndim != 3 or not result.is_floating_point():
-            got = f"{result.dtype} {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
-            raise InputError(f"{self.name} must return a floating-point image (C, H, W), got {got}.")
-        return result.to(image.dtype)
-
-    def _output_shape(self, image: Tensor, seed_all: Callable[[int], None]) -> Shape:
-        """Return the output shape for images of this shape. The first call checks the transform, see `_try`."""
-        known = _output_shapes.setdefault(self, {})
-        shape = tuple(image.shape)
-        if shape not in known:
-            known[shape] = self._try(image, seed_all)
-        return known[shape]
-
-    def _try(self, image: Tensor, seed_all: Callable[[int], None]) -> Shape:
-        """Raise InputError if the transform is not determined by the seed, because it has its own generator or state,
-        or if its output shape varies."""
-        first, second = ([self._transform(image, seed, seed_all) for seed in range(TRIAL_SEEDS)] for _ in range(2))
-        for a, b in zip(first, second, strict=True):
-            self._check_shape(tuple(a.shape), tuple(first[0].shape))
-            if not _equal(a, b):
-                raise InputError(
-                    f"{self.name} returns different images for the same image and seed: it has its own random "
-                    f"generator or state; let it draw from the global generator of torch, numpy or Python."
-                )
-        self._check_deterministic(image, seed_all)
-        return tuple(first[0].shape)
-
-    def _check_deterministic(self, image: Tensor, seed_all: Callable[[int], None]) -> None:
-        results = []
-        for seed in range(TRIAL_SEEDS):
-            seed_all(seed)
-            results.append(self._run(image, (self.before, self.after)))
-        if not all(_equal(result, results[0]) for result in results):
-            raise InputError(
-                f"before or after of {self.name} is random: pass a deterministic resize or normalization, and move the "
-                f"random part into the transform."
-            )
-
-    def _check_shape(self, shape: Shape, expected: Shape) -> None:
-        if shape != expected:
-            raise InputError(
-                f"{self.name} returns images of different shapes, {expected} and {shape}; pass after=... with a resize "
-                f"or a crop of fixed size."
-            )
+    def _plan(self, images: Tensor, seed_all: SeedAll) -> Plan:
+        """Return how to transform images of this shape. The first call tries the transform."""
+        shape = tuple(images.shape[1:])
+        if shape not in self._plans:
+            trial = _random_images(3, shape).to(images)
+            alone = results_alone(self._pipeline, trial[0], seed_all)
+            in_batches = all(part is None or part.takes_batches for part in self._pipeline.parts)
+            if in_batches:
+                reason = why_not_in_batches(self._pipeline, trial, alone, seed_all)
+                in_batches = reason is None
+                if reason and all(plan.in_batches for plan in self._plans.values()):  # one notice for all shapes
+                    logging.getLogger("apac").warning("%s runs image by image, which is slow: %s.", self.name, reason)
+            self._plans[shape] = Plan(tuple(alone[0].shape), in_batches)
+        return self._plans[shape]
 
     def to_json(self) -> dict[str, Any]:
-        raise InputError(f"{self.name} wraps another library's transform and cannot be stored; use a Classifier.")
+        """Return the constructor call as a JSON object, if a copy that is rebuilt from it gives the same images."""
+        try:
+            payload = self._describe()
+        except InputError as error:
+            raise InputError(f"{self.name} cannot be stored with a run: {error}") from error
+        rebuilt = type(self)._from_payload(payload)
+        if not _same_images(self._pipeline, rebuilt._pipeline):
+            raise InputError(
+                f"{self.name} cannot be stored with a run: a copy with the same constructor arguments gives other "
+                f"images; train without a folder for the run and use a Classifier."
+            )
+        return {"kind": self._json_kind, **payload}
+
+    def _describe(self) -> dict[str, Any]:
+        parts = {"transform": self.transform, "before": self.before, "after": self.after}
+        return {name: None if part is None else part.describe() for name, part in parts.items()}
+
+    @classmethod
+    def _from_payload(cls, payload: dict[str, Any]) -> SeededTransform:
+        parts = {
+            name: None if payload[name] is None else cls.transform_type.rebuild(payload[name])
+            for name in ("before", "transform", "after")
+        }
+        return cls(**parts)  # type: ignore[arg-type]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other):
+            return False
+        try:
+            return self._describe() == other._describe()
+        except InputError:  # without a description, only the object itself is equal
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def __repr__(self) -> str:
         return self.name
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num())
+def _random_images(count: int, shape: Shape) -> Tensor:
+    """Return images of random pixels in 0 … 1: on a blank image, most transforms would pass any trial."""
+    return torch.rand(count, *shape, generator=make_generator(0, "trial", 0))
+
+
+def _same_images(pipeline: Pipeline, other: Pipeline) -> bool:
+    """Whether two pipelines give the same images for each seed, on the first shape that the pipeline accepts."""
+    with seeding() as seed_all:
+        for shape in STORING_SHAPES:
+            image = _random_images(1, shape)[0]
+            try:
+                results = results_alone(pipeline, image, seed_all)
+            except InputError:  # an image of this shape is too small, or has too few channels
+                continue
+            return all(map(equal, results, results_alone(other, image, seed_all)))
+    return True
