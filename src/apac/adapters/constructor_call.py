@@ -18,7 +18,11 @@ from apac.errors import InputError, require
 
 CONTAINERS = {"torch.nn.Sequential": nn.Sequential}  # of every library
 # Arguments that kornia keeps under another name.
-ALIASES = {"transformation_matrix_mode": "_transformation_matrix_arg", "order": "_fixed_order"}
+ALIASES = {
+    "transformation_matrix_mode": "_transformation_matrix_arg",
+    "order": "_fixed_order",
+    "salt_vs_pepper": "salt_and_pepper",
+}
 REMEDY = "use transforms of the library with numbers as arguments, or train without a folder for the run"
 Modules = Sequence[str]
 
@@ -33,6 +37,8 @@ def describe(value: Any, modules: Modules) -> Any:
         return {"tuple": [describe(item, modules) for item in value]}
     if isinstance(value, dict):
         return {"dict": [[describe(key, modules), describe(item, modules)] for key, item in value.items()]}
+    if isinstance(value, Tensor) and value.ndim == 0:
+        return value.item()
     if isinstance(value, Tensor) and value.numel() <= 1000:
         return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
     if isinstance(value, torch.dtype):
@@ -132,14 +138,12 @@ def _arguments(transform: Any, modules: Modules) -> dict[str, Any]:
 def _find(transform: Any, name: str) -> tuple[bool, Any]:
     """Look for an argument where the libraries keep it, and return whether it was found, and its value."""
     generator = getattr(transform, "_param_generator", None)  # of kornia
+    for factor, key, *_ in getattr(generator, "samplers", ()):  # gamma as gamma_factor, r_shift_limit as r_shift
+        if key.startswith(name) or name.startswith(key):
+            return True, factor
     for owner in (transform, generator):
         for key in (name, f"_{name}", ALIASES.get(name, name)):
             if hasattr(owner, key) and not inspect.ismethod(getattr(owner, key)):
                 return True, getattr(owner, key)
     flags = getattr(transform, "flags", None)
-    if isinstance(flags, dict) and name in flags:
-        return True, flags[name]
-    for factor, key, *_ in getattr(generator, "samplers", ()):  # gamma as gamma_factor, r_shift_limit as r_shift
-        if key.startswith(name) or name.startswith(key):
-            return True, factor
-    return False, None
+    return (True, flags[name]) if isinstance(flags, dict) and name in flags else (False, None)
