@@ -86,6 +86,11 @@ class Deformation(ABC):
         return images
 
     @property
+    def expects_pixels(self) -> bool:
+        """Whether the deformation is meant for values in 0 … 1, because it clamps them or scales them nonlinearly."""
+        return False
+
+    @property
     def sets(self) -> tuple[Deformation, ...]:
         """The class-indistinctive deformations: only this one, unless classes have their own (`PerClass`)."""
         return (self,)

@@ -111,6 +111,10 @@ class PerClass(Deformation):
     ) -> PerClassParameters:
         return self.sample(n, image_shape, generator=generator, labels=labels)
 
+    @property
+    def expects_pixels(self) -> bool:
+        return any(member.expects_pixels for member in self.sets)
+
     def preprocess(self, images: Tensor) -> Tensor:
         """Preprocess as the first set does: preprocessing is the same for all classes."""
         return self.sets[0].preprocess(images)
