@@ -228,12 +228,7 @@ def _check_values(images: Tensor, settings: RunSettings, config: TrainConfig) ->
             f"floating-point images are not normalized, so omit normalization={config.normalization!r}, or pass uint8 "
             f"pixels."
         )
-    low, high = images.min().item(), images.max().item()
-    if settings.deformation.expects_pixels and not (low >= 0 and high <= 1):
-        raise InputError(
-            f"{settings.deformation} expects pixels in 0 … 1, got values from {low:.3g} to {high:.3g}; pass uint8 "
-            f"pixels, which are standardized after the deformation."
-        )
+    settings.deformation.validate_pixels(images)
 
 
 @torch.no_grad()
