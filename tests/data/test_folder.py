@@ -11,7 +11,7 @@ from PIL import Image
 
 import apac
 from apac.data import folder
-from apac.data.normalize import Standardizing, normalization_from
+from apac.data.normalize import Standardization, normalization_from
 from image_folders import COLORS, gallery, paint
 
 
@@ -138,11 +138,11 @@ def test_a_class_without_readable_images_is_rejected(tmp_path):
 def test_standardized_channels_have_mean_0_and_deviation_1_and_are_restored(random):
     images = torch.randint(0, 200, (20, 3, 5, 5), generator=random).byte()
     images[:, 1] = 7
-    fitted = Standardizing.fit(images)
-    pixels = fitted.apply(images).transpose(0, 1).flatten(1)
+    fitted = Standardization.fit(images)
+    pixels = fitted.standardize(fitted.apply(images)).transpose(0, 1).flatten(1)
     torch.testing.assert_close(pixels.mean(1), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(pixels.std(1, correction=0), torch.tensor([1.0, 0.0, 1.0]), atol=1e-5, rtol=0)
     again = normalization_from(fitted.kind, fitted.tensors())
-    assert torch.equal(again.apply(images), fitted.apply(images))
+    assert torch.equal(again.standardize(again.apply(images)), fitted.standardize(fitted.apply(images)))
     with pytest.raises(apac.InputError, match="fitted on 3 channels, got 1"):
         fitted.apply(images[:, :1])

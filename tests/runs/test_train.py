@@ -15,6 +15,7 @@ import apac
 from apac.data.base import Dataset
 from apac.errors import Interrupted
 from apac.randomness import generator
+from apac.runs import split
 from apac.runs import train as training
 from own_networks import linear
 from small_training import noisy_network, weights_of
@@ -99,7 +100,7 @@ def test_numpy_arrays_give_the_same_training_as_tensors(pair):
 
 def test_pixels_are_standardized_by_the_training_images_and_floats_are_unchanged(pair):
     run = apac.train("own_networks:linear", pair, apac.Flip(), config=replace(CONFIG, validation_fraction=0))
-    pixels = run.normalize(pair[0])
+    pixels = run.normalization.standardize(run.normalize(pair[0]))
     assert float(pixels.mean()) == pytest.approx(0, abs=1e-5)
     assert float(pixels.std()) == pytest.approx(1, abs=1e-2)
     floats = torch.rand(40, *SHAPE, generator=generator(0, "test", 1))
@@ -186,18 +187,18 @@ def test_held_out_images_are_not_trained_on_and_normalization_is_fitted_without_
 
     def fit(images):
         fitted.append(images)
-        return training.Scaling()
+        return split.Scaling()
 
     def spy(state, config, deformation, images, labels, held_out, **options):
         used.update(train=images, held_out=held_out[0])
         state.history.append(apac.runs.run.EpochRecord(1, 0.1, 1.0, None, 0.0))
 
-    monkeypatch.setattr(training, "fit_whitening", fit)
+    monkeypatch.setattr(split, "fit_whitening", fit)
     monkeypatch.setattr(training, "run_epochs", spy)
     run = apac.train("cifar10-cnn", dataset, config=apac.TrainConfig(validation_fraction=0.25, epochs=1))
     assert run.classes == tuple("abcdefghij")
     assert [len(used["train"]), len(used["held_out"]), len(fitted[0])] == [30, 10, 30]
-    assert torch.equal(fitted[0].float() / 255, used["train"])
+    assert torch.equal(fitted[0], used["train"])
     trained = {image.numpy().tobytes() for image in used["train"]}
     assert not any(image.numpy().tobytes() in trained for image in used["held_out"])
 

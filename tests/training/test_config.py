@@ -38,7 +38,7 @@ def test_other_networks_and_data_get_values_for_small_data_sets(network, data):
 
 
 def test_explicit_values_are_not_replaced():
-    config = TrainConfig(learning_rate=0.3, weight_decay=0.0)
+    config = TrainConfig(learning_rate=0.3, weight_decay=0.0, normalization="zca")
     assert config.resolve("mnist-cnn", "mnist") == config.resolve(None, None) == config
 
 

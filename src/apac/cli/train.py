@@ -80,6 +80,23 @@ def train(
     validation_fraction: Annotated[
         float | None, typer.Option(help="Fraction of the images to hold out.", show_default="0.1")
     ] = None,
+    normalization: Annotated[
+        str | None,
+        typer.Option(
+            help="scaling (pixels to 0 ... 1), standardization (also per channel, after the deformation) or zca "
+            "(whitening before it).",
+            show_default="the paper's; standardization otherwise",
+        ),
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            help="Height and width of the images of a folder, in pixels.", show_default="chosen from the files"
+        ),
+    ] = None,
+    fit: Annotated[
+        str | None, typer.Option(help="crop or pad the pictures of a folder to a square.", show_default="crop")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the random generators.", show_default="0")] = None,
     on_unreadable: Annotated[
         str | None, typer.Option(help="refuse or skip unreadable image files.", show_default="refuse")
@@ -112,6 +129,9 @@ def train(
         "weight_decay": weight_decay,
         "ema_decay": ema_decay,
         "validation_fraction": validation_fraction,
+        "normalization": normalization,
+        "size": size,
+        "fit": fit,
         "seed": seed,
         "on_unreadable": on_unreadable,
     }

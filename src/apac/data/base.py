@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from apac.errors import InputError
 
@@ -49,10 +49,25 @@ class Dataset:
         return channels, height, width
 
 
+class Unstandardized:
+    """Base class of the normalizations that end before the deformation, see apac.data.normalize."""
+
+    def standardize(self, images: Tensor) -> Tensor:
+        return images
+
+    def in_front_of(self, network: nn.Module) -> nn.Module:
+        return network
+
+
 def check_pixels(images: Tensor) -> None:
     """Raise InputError unless images are uint8 pixels of shape (N, C, H, W)."""
     if not isinstance(images, Tensor) or images.ndim != 4 or images.dtype != torch.uint8:
         raise InputError(f"images must be a uint8 tensor of shape (N, C, H, W), got {_describe(images)}.")
+
+
+def scale_pixels(images: Tensor) -> Tensor:
+    """Convert uint8 pixels to float32 in 0 … 1. Floating-point images are returned unchanged."""
+    return images.float().div_(255) if images.dtype == torch.uint8 else images
 
 
 def check_images(images: Tensor, name: str = "images") -> None:

@@ -1,4 +1,9 @@
-"""Convert pixels to network inputs. A run stores its normalization, so that training and testing use the same one."""
+"""Normalization of pixels. A run stores it, so that training and testing use the same one.
+
+`apply` converts pixels to the images that are deformed: values in 0 … 1, which deformations of brightness and color
+expect, or whitened values in the paper's CIFAR-10 experiments. `standardize` converts deformed images to inputs of the
+network, and `in_front_of` builds a network that includes it.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from apac.data.base import check_pixels
+from apac.data.base import Unstandardized, check_pixels, scale_pixels
 from apac.data.zca import Whitening
 from apac.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class Identity:
+class Identity(Unstandardized):
     """No change, for floating-point images."""
 
     kind: ClassVar[str] = "none"
@@ -31,7 +37,7 @@ class Identity:
 
 
 @dataclass(frozen=True, eq=False)
-class Scaling:
+class Scaling(Unstandardized):
     """pixels / 255: from 0 to 1."""
 
     kind: ClassVar[str] = "scaling"
@@ -39,41 +45,75 @@ class Scaling:
     def apply(self, images: Tensor) -> Tensor:
         """Convert (N, C, H, W) uint8 to (N, C, H, W) float32."""
         check_pixels(images)
-        return images.float().div_(255)
+        return scale_pixels(images)
 
     def tensors(self) -> dict[str, Tensor]:
         return {}
 
 
 @dataclass(frozen=True, eq=False)
-class Standardizing:
-    """(pixels / 255 − mean) / standard deviation, per channel."""
+class Standardization:
+    """(image − mean) / standard deviation per channel, after the deformation of an image of pixels / 255."""
 
     mean: Tensor  # (C,) float32
     deviation: Tensor  # (C,) float32, above 0
 
-    kind: ClassVar[str] = "standardizing"
+    kind: ClassVar[str] = "standardization"
+
+    def __post_init__(self) -> None:
+        if self.mean.ndim != 1 or self.mean.shape != self.deviation.shape or not (self.deviation > 0).all():
+            raise InputError(
+                f"a standardization has a mean and a positive deviation for each channel, got {self.mean.tolist()} and "
+                f"{self.deviation.tolist()}."
+            )
 
     def apply(self, images: Tensor) -> Tensor:
-        """Convert (N, C, H, W) uint8 to (N, C, H, W) float32."""
+        """Convert (N, C, H, W) uint8 to (N, C, H, W) float32 in 0 … 1."""
         check_pixels(images)
         if images.shape[1] != len(self.mean):
             raise InputError(f"this normalization was fitted on {len(self.mean)} channels, got {images.shape[1]}.")
-        return (images.float().div_(255) - self.mean[:, None, None]) / self.deviation[:, None, None]
+        return scale_pixels(images)
+
+    def standardize(self, images: Tensor) -> Tensor:
+        mean, deviation = self.mean.to(images), self.deviation.to(images)
+        return (images - mean[:, None, None]) / deviation[:, None, None]
+
+    def in_front_of(self, network: nn.Module) -> nn.Module:
+        return nn.Sequential(Standardize(self.mean, self.deviation), network)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "deviation": self.deviation}
 
     @staticmethod
-    def fit(images: Tensor) -> Standardizing:
+    def fit(images: Tensor) -> Standardization:
         check_pixels(images)
         if not len(images):
             raise InputError("fitting a normalization needs at least one image, got none.")
-        pixels = images.transpose(0, 1).flatten(1).double() / 255  # (C, N · H · W)
-        return Standardizing(pixels.mean(dim=1).float(), pixels.std(dim=1, correction=0).clamp_min(1e-3).float())
+        # By histogram: exact, and without a copy of the images as floating-point numbers.
+        counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in images.unbind(1)])
+        shares = counts.double() / counts.sum(dim=1, keepdim=True)  # (C, 256)
+        values = torch.arange(256, dtype=torch.float64) / 255
+        mean = shares @ values
+        variance = (shares * (values - mean[:, None]) ** 2).sum(dim=1)
+        return Standardization(mean.float(), variance.sqrt().clamp_min(1e-3).float())
 
 
-Normalization = Identity | Scaling | Standardizing | Whitening
+class Standardize(nn.Module):
+    """`Standardization.standardize` as the first layer of a network."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, mean: Tensor, deviation: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean[:, None, None])
+        self.register_buffer("deviation", deviation[:, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images - self.mean) / self.deviation
+
+
+Normalization = Identity | Scaling | Standardization | Whitening
 
 
 def normalization_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalization:
@@ -81,7 +121,7 @@ def normalization_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalizatio
     names = {
         Identity.kind: set[str](),
         Scaling.kind: set[str](),
-        Standardizing.kind: {"mean", "deviation"},
+        Standardization.kind: {"mean", "deviation"},
         Whitening.kind: {"mean", "triangle"},
     }
     if kind not in names:
@@ -91,8 +131,8 @@ def normalization_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalizatio
             f"the normalization {kind!r} needs the tensors {sorted(names[kind])}, got {sorted(tensors)}; "
             "the run is damaged or from an earlier version; train it again."
         )
-    if kind == Standardizing.kind:
-        return Standardizing(**tensors)
+    if kind == Standardization.kind:
+        return Standardization(**tensors)
     if kind == Whitening.kind:
         return Whitening.from_tensors(**tensors)
     return Scaling() if kind == Scaling.kind else Identity()

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from apac.data.base import check_pixels
+from apac.data.base import Unstandardized, check_pixels
 from apac.errors import InputError
 from apac.inference.workers import torch_threads
 
@@ -19,7 +19,7 @@ CHUNK, MIDDLE = 1024, 128
 
 
 @dataclass(frozen=True, eq=False)
-class Whitening:
+class Whitening(Unstandardized):
     """(pixels / 255 − mean) · matrix."""
 
     mean: Tensor  # (D,) float32, D = C · H · W

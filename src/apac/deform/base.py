@@ -13,6 +13,8 @@ from apac import trees
 from apac.errors import InputError
 from apac.trees import Tree
 
+OVERSHOOT = 0.5  # more than a resize that sharpens edges adds, and less than standardized images have
+
 
 class Deformation(ABC):
     """A random deformation u(x; Θ).
@@ -97,6 +99,22 @@ class Deformation(ABC):
     def thread_safe(self) -> bool:
         """Whether several threads may call `apply` at the same time and gain from it."""
         return True
+
+    @property
+    def expects_pixels(self) -> bool:
+        """Whether the deformation is meant for values in 0 … 1, because it clamps them or scales them nonlinearly."""
+        return False
+
+    def validate_pixels(self, images: Tensor) -> None:
+        """Raise InputError if the deformation expects values in 0 … 1 and the images are far outside."""
+        if not self.expects_pixels or not images.numel():
+            return
+        low, high = images.min().item(), images.max().item()
+        if low < -OVERSHOOT or high > 1 + OVERSHOOT:
+            raise InputError(
+                f"{self} expects pixels in 0 … 1, got values from {low:.3g} to {high:.3g}; scale them to 0 … 1, and "
+                f"standardize after the deformation, for example in the first layer of the network."
+            )
 
     @property
     def sets(self) -> tuple[Deformation, ...]:

@@ -40,6 +40,10 @@ class Color(Deformation):
         validate_range(self, "gamma", minimum=1e-3)
         validate_number(self, "cast", minimum=0)
 
+    @property
+    def expects_pixels(self) -> bool:
+        return True
+
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ColorParameters:
         low, high = math.log(self.gamma[0]), math.log(self.gamma[1])
         uniform = torch.rand(n, generator=generator, device=generator.device)

@@ -72,6 +72,10 @@ class Compose(Deformation):
     def apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
         return apply_in_tiles(self._apply, images, prepare(images, parameters))
 
+    @property
+    def expects_pixels(self) -> bool:
+        return any(part.expects_pixels for part in self.parts)
+
     def preprocess(self, images: Tensor) -> Tensor:
         for part in self.parts:
             images = part.preprocess(images)

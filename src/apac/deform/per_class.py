@@ -115,6 +115,10 @@ class PerClass(Deformation):
     def thread_safe(self) -> bool:
         return all(member.thread_safe for member in self.sets)
 
+    @property
+    def expects_pixels(self) -> bool:
+        return any(member.expects_pixels for member in self.sets)
+
     def preprocess(self, images: Tensor) -> Tensor:
         """Preprocess as the first set does: preprocessing is the same for all classes."""
         return self.sets[0].preprocess(images)

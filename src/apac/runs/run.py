@@ -66,7 +66,10 @@ class Run:
         return RunSettings(self.network_name, self.data, self.deformation, self.config)
 
     def normalize(self, images: Tensor) -> Tensor:
-        """Convert uint8 pixels (N, C, H, W) to network inputs. Float images of a run on float images are unchanged.
+        """Convert uint8 pixels (N, C, H, W) to the images that `classifier()` takes: in 0 … 1, or ZCA-whitened.
+
+        Float images of a run on float images are unchanged. A standardization is part of the classifier, because it
+        comes after the deformation.
 
         >>> import apac, torch
         >>> apac.load("mnist-cnn").normalize(torch.full((1, 1, 28, 28), 255, dtype=torch.uint8)).max()
@@ -100,7 +103,7 @@ class Run:
         if rule is None:
             rule = FixedPasses(1) if self.deformation == Compose() else Certified()
         return Classifier(
-            self.network,
+            self.normalization.in_front_of(self.network).eval(),
             self.deformation,
             rule=rule,
             seed=seed,

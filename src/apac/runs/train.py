@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +13,19 @@ from torch import Tensor, nn
 
 from apac import models
 from apac.data import NAMES
-from apac.data.base import Dataset
-from apac.data.normalize import Identity, Normalization, Scaling, Standardizing
-from apac.data.zca import fit as fit_whitening
+from apac.data.base import scale_pixels
+from apac.data.zca import Whitening
 from apac.deform import presets
 from apac.deform.base import Deformation
 from apac.errors import InputError
 from apac.models.import_path import find_builder, is_import_path
 from apac.progress import Progress, no_progress
-from apac.randomness import generator
 from apac.runs import folder as run_folder
 from apac.runs import provenance
 from apac.runs.checkpointer import Checkpointer
 from apac.runs.folder import RunSettings
 from apac.runs.run import Run, build_network, load, save
+from apac.runs.split import Split, fit_normalization, split_images
 from apac.runs.training_data import data_name, load_data
 from apac.training.config import TrainConfig
 from apac.training.loop import init_state, run_epochs
@@ -60,8 +57,9 @@ def train(
     data
         A name ("mnist-5k", "mnist", "cifar10"); a folder with a subfolder of images per class; a pair of images
         (N, C, H, W) and labels (N,); an `apac.Dataset`; or a map-style torch Dataset of (image, label), which is read
-        into memory once. uint8 pixels are normalized: scaled for MNIST, ZCA-whitened for CIFAR-10, standardized per
-        channel otherwise. Floating-point images are not normalized.
+        into memory once. uint8 pixels are deformed in 0 … 1 and then standardized per channel, but those of MNIST are
+        not standardized, and the paper's networks for CIFAR-10 whiten them before the deformation.
+        Floating-point images are not normalized.
     deformation
         The default is the paper's deformation for its data sets and networks, and the one for CIFAR-10 for a folder.
         `Compose()` disables deformation.
@@ -90,7 +88,8 @@ def train(
     if complete is not None and isinstance(data, str | os.PathLike):  # the settings identify the data
         return load(complete, module)
     dataset = load_data(data, on_unreadable=settings.config.on_unreadable, progress=progress)
-    split = _split(dataset, settings.config)
+    _check_values(dataset.train_images, settings, config)
+    split = split_images(dataset, settings.config)
     if complete is not None:
         run_folder.check_images(complete, split.digest())
         return load(complete, module)
@@ -111,7 +110,7 @@ def _mode_restored_on_failure(network: nn.Module | None) -> Iterator[None]:
 
 def _train(
     module: nn.Module | None,
-    split: _Split,
+    split: Split,
     settings: RunSettings,
     folder: Path | None,
     resume: bool,
@@ -121,11 +120,15 @@ def _train(
     config, deformation = settings.config, settings.deformation
     classes, shape = split.classes, split.image_shape
     deformation.validate_classes(len(classes))
-    normalization = _fit_normalization(split.images, settings.data, progress)
-    images, held_out = normalization.apply(split.images), normalization.apply(split.held_out_images)
+    normalization = fit_normalization(split.images, config, progress)
+    images, held_out = split.images, split.held_out_images
+    if isinstance(normalization, Whitening):
+        # Once for all epochs; pixels of the other normalizations are converted a batch at a time, to save memory.
+        images, held_out = normalization.apply(images), normalization.apply(held_out)
     if module is None:
         module = build_network(settings, shape, len(classes), to_train=True)
-    _check_network(module, deformation.preprocess(images[:2]), len(classes))
+    inputs = normalization.standardize(deformation.preprocess(scale_pixels(images[:2])))
+    _check_network(module, inputs, len(classes))
 
     state = init_state(module, config, tied=config.tied > 0)
     path = None if folder is None else run_folder.checkpoint_path(folder)
@@ -140,7 +143,8 @@ def _train(
             deformation,
             images,
             split.labels,
-            (deformation.preprocess(held_out), split.held_out_labels),
+            (held_out, split.held_out_labels),
+            standardize=normalization.standardize,
             after_step=checkpointer,
             progress=progress,
         )
@@ -180,7 +184,13 @@ def _settings(network: Any, data: Any, deformation: Any, config: TrainConfig) ->
         deformation = _preset(network_name, name)
     if not isinstance(deformation, Deformation):
         raise InputError(f"the deformation must be a Deformation, got {deformation!r}.")
-    return RunSettings(network_name, name, deformation, config.resolve(network_name, name))
+    config = config.resolve(network_name, name)
+    if config.normalization == "zca" and deformation.expects_pixels:
+        raise InputError(
+            f"{deformation} expects pixels in 0 … 1, and ZCA whitening comes before the deformation; use "
+            f'normalization="standardization", which comes after it.'
+        )
+    return RunSettings(network_name, name, deformation, config)
 
 
 def _network_name(network: Any) -> str | None:
@@ -209,54 +219,16 @@ def _preset(network: str | None, data: str | None) -> Deformation:
     raise InputError("there is no default deformation for this network and data; pass one, or Compose() for none.")
 
 
-@dataclass(frozen=True, eq=False)
-class _Split:
-    """The training images and the held-out images."""
-
-    images: Tensor  # (N, C, H, W)
-    labels: Tensor  # (N,)
-    held_out_images: Tensor
-    held_out_labels: Tensor
-    classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]  # (C, H, W)
-
-    def digest(self) -> str:
-        """Return a hash of the training images and labels."""
-        digest = hashlib.blake2b(digest_size=8)
-        for tensor in (self.images, self.labels):
-            digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)  # numpy has no bfloat16
-        return digest.hexdigest()
-
-
-def _split(dataset: Dataset, config: TrainConfig) -> _Split:
-    # No virtual sample of a held-out image is used in training, because it would reveal the image (section 2.1).
-    images, labels = dataset.train_images, dataset.train_labels
-    order = torch.randperm(len(images), generator=generator(config.seed, "held out", 0))
-    count = round(config.validation_fraction * len(order))
-    if count == len(order):
+def _check_values(images: Tensor, settings: RunSettings, config: TrainConfig) -> None:
+    """Raise InputError if the images do not have the values that the settings require."""
+    if not images.is_floating_point():
+        return
+    if config.normalization is not None:
         raise InputError(
-            f"validation_fraction={config.validation_fraction:g} holds out all {count:,} images and leaves none to "
-            f"train on."
+            f"floating-point images are not normalized, so omit normalization={config.normalization!r}, or pass uint8 "
+            f"pixels."
         )
-    held_out, rest = order[:count], order[count:]
-    missing = sorted(set(range(len(dataset.classes))) - set(labels[rest].tolist()))
-    if missing:
-        name = dataset.classes[missing[0]]
-        raise InputError(f"no image of class {name!r} is left to train on; add some, or use validation_fraction=0.")
-    return _Split(images[rest], labels[rest], images[held_out], labels[held_out], dataset.classes, dataset.image_shape)
-
-
-def _fit_normalization(images: Tensor, data: str | None, progress: Progress) -> Normalization:
-    if images.is_floating_point():
-        return Identity()
-    if data in ("mnist-5k", "mnist"):
-        return Scaling()
-    if data != "cifar10":
-        return Standardizing.fit(images)
-    progress("whitening", 0, 1)
-    whitening = fit_whitening(images)
-    progress("whitening", 1, 1)
-    return whitening
+    settings.deformation.validate_pixels(images)
 
 
 @torch.no_grad()

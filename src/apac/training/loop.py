@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from apac.data.base import scale_pixels
 from apac.deform.base import Deformation
 from apac.errors import TrainingError
 from apac.inference.memory import keep_freed_blocks
@@ -73,12 +74,14 @@ def run_epochs(
     labels: Tensor,
     held_out: tuple[Tensor, Tensor],
     *,
+    standardize: Callable[[Tensor], Tensor] = lambda images: images,
     after_step: Callable[[TrainingState], None] = lambda state: None,
     progress: Progress = no_progress,
     prefetch: bool | None = None,
 ) -> None:
-    """Train from the current state to the last epoch, on normalized images (N, C, H, W) with labels (N,) int64.
+    """Train from the current state to the last epoch, on images (N, C, H, W) with labels (N,) int64.
 
+    uint8 pixels are scaled to 0 … 1, a batch at a time. `standardize` converts deformed images to network inputs.
     `after_step` is called after each complete step. It may save the state, or raise an exception to stop. `prefetch`
     prepares the next batch during a step, see `batches`; the result is the same.
 
@@ -89,8 +92,12 @@ def run_epochs(
     steps = math.ceil(len(images) / config.batch_size)  # per epoch of N virtual samples
     total = steps * config.epochs
     started = time.monotonic() - state.seconds
-    make_batch = partial(_virtual_samples, config, deformation, images, labels)
+    make_batch = partial(_virtual_samples, config, deformation, standardize, images, labels)
     state.network.train()
+
+    def inputs(images: Tensor) -> Tensor:
+        return standardize(deformation.preprocess(scale_pixels(images)))
+
     for virtual, targets in batches(make_batch, state.step, total, prefetch=prefetch):
         if state.tied and state.step >= steps * tied_epochs(config):
             untie(state, config, images.shape[1:])
@@ -116,7 +123,7 @@ def run_epochs(
             )
         end_of_epoch = state.step % steps == 0
         if end_of_epoch:
-            error = plain_error(state.result, *held_out) if len(held_out[0]) else None
+            error = plain_error(state.result, *held_out, inputs=inputs) if len(held_out[0]) else None
             state.seconds = time.monotonic() - started
             mean_loss = state.loss_sum / steps
             state.history.append(EpochRecord(state.step // steps, learning_rate, mean_loss, error, state.seconds))
@@ -127,13 +134,18 @@ def run_epochs(
 
 
 def _virtual_samples(
-    config: TrainConfig, deformation: Deformation, images: Tensor, labels: Tensor, step: int
+    config: TrainConfig,
+    deformation: Deformation,
+    standardize: Callable[[Tensor], Tensor],
+    images: Tensor,
+    labels: Tensor,
+    step: int,
 ) -> tuple[Tensor, Tensor]:
     """Draw a batch with replacement, and deform each image with newly sampled parameters."""
     random = generator(config.seed, "training step", step)
     index = torch.randint(len(images), (config.batch_size,), generator=random)
     targets = labels[index]
-    virtual = deformation(images[index], generator=random, labels=targets)
+    virtual = standardize(deformation(scale_pixels(images[index]), generator=random, labels=targets))
     return virtual.contiguous(memory_format=torch.channels_last), targets
 
 
@@ -150,11 +162,16 @@ def learning_rate_at(config: TrainConfig, step: int, steps: int) -> float:
 
 
 @torch.no_grad()
-def plain_error(network: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Return the error of the plain prediction, with the network in evaluation mode."""
+def plain_error(
+    network: nn.Module, images: Tensor, labels: Tensor, *, inputs: Callable[[Tensor], Tensor] = lambda images: images
+) -> float:
+    """Return the error of the plain prediction, with the network in evaluation mode.
+
+    `inputs` converts images to network inputs.
+    """
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
-    predictions = torch.cat([network(part).argmax(dim=1) for part in images.split(500)])
+    predictions = torch.cat([network(inputs(part)).argmax(dim=1) for part in images.split(500)])
     for module, training in modes:
         module.training = training
     return int((predictions != labels).sum()) / len(labels)

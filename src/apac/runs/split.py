@@ -1,0 +1,69 @@
+"""The training images, the held-out images, and the normalization that is fitted on the former."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from apac.data.base import Dataset
+from apac.data.normalize import Identity, Normalization, Scaling, Standardization
+from apac.data.zca import fit as fit_whitening
+from apac.errors import InputError
+from apac.progress import Progress
+from apac.randomness import generator
+from apac.training.config import TrainConfig
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The training images and the held-out images."""
+
+    images: Tensor  # (N, C, H, W)
+    labels: Tensor  # (N,)
+    held_out_images: Tensor
+    held_out_labels: Tensor
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]  # (C, H, W)
+
+    def digest(self) -> str:
+        """Return a hash of the training images and labels."""
+        digest = hashlib.blake2b(digest_size=8)
+        for tensor in (self.images, self.labels):
+            digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)  # numpy has no bfloat16
+        return digest.hexdigest()
+
+
+def split_images(dataset: Dataset, config: TrainConfig) -> Split:
+    """Hold out a random part of the training images."""
+    # No virtual sample of a held-out image is used in training, because it would reveal the image (section 2.1).
+    images, labels = dataset.train_images, dataset.train_labels
+    order = torch.randperm(len(images), generator=generator(config.seed, "held out", 0))
+    count = round(config.validation_fraction * len(order))
+    if count == len(order):
+        raise InputError(
+            f"validation_fraction={config.validation_fraction:g} holds out all {count:,} images and leaves none to "
+            f"train on."
+        )
+    held_out, rest = order[:count], order[count:]
+    missing = sorted(set(range(len(dataset.classes))) - set(labels[rest].tolist()))
+    if missing:
+        name = dataset.classes[missing[0]]
+        raise InputError(f"no image of class {name!r} is left to train on; add some, or use validation_fraction=0.")
+    return Split(images[rest], labels[rest], images[held_out], labels[held_out], dataset.classes, dataset.image_shape)
+
+
+def fit_normalization(images: Tensor, config: TrainConfig, progress: Progress) -> Normalization:
+    """Return the normalization of the configuration, fitted on the training images. Float images have none."""
+    if images.is_floating_point():
+        return Identity()
+    if config.normalization == "scaling":
+        return Scaling()
+    if config.normalization != "zca":
+        return Standardization.fit(images)
+    progress("whitening", 0, 1)
+    whitening = fit_whitening(images)
+    progress("whitening", 1, 1)
+    return whitening
