@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,16 +17,17 @@ from apac.adapters.image_transform import ImageTransform
 from apac.errors import InputError, require
 from apac.randomness import numpy_and_python_generators
 
-# Some transforms need more time per image for large arrays (N, H, W, C), others less. These are the arrays to choose
-# from: one image, images of about this many bytes, and a number of images.
-CHUNK_BYTES, CHUNK_IMAGES = 1 << 20, 16
-TIMED_CALLS = 3
+# Some transforms need more time per image for large arrays (N, H, W, C), others less. The fastest of these is chosen:
+# one image, some images, or images of some bytes.
+CHUNK_IMAGES, CHUNK_BYTES = (1, 16), (1 << 20, 4 << 20)
+TIMED_CALLS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class AlbumentationsTransform(ImageTransform):
     """A transform of albumentations."""
 
+    copies_input: ClassVar[bool] = True
     _compose: Callable[..., Any] = field(init=False)
     _chunks: dict[tuple[int, ...], int] = field(init=False, default_factory=dict)  # images per call, by image shape
 
@@ -74,19 +75,18 @@ class AlbumentationsTransform(ImageTransform):
 
     def _fastest_chunk(self, array: Any, seed: int) -> int:
         """Return the number of images per call that is the fastest for images like this one, (1, H, W, C)."""
-        moderate = max(1, CHUNK_BYTES // int(array.nbytes))
-        sizes = sorted({1, moderate, CHUNK_IMAGES})
+        by_bytes = [max(1, limit // int(array.nbytes)) for limit in CHUNK_BYTES]
+        sizes = sorted({*CHUNK_IMAGES, *by_bytes})
         images = np.concatenate([array] * max(sizes))
-        if not all(torch.equal(self._run(images[:size], seed)[:1], self._run(array, seed)) for size in sizes):
-            return moderate  # results must not depend on the load of the machine
-
-        def seconds_per_image(size: int) -> float:
+        alone = [self._run(array, seed + call) for call in range(TIMED_CALLS)]
+        seconds = {}
+        for size in sizes:
             started = time.perf_counter()
-            for _ in range(TIMED_CALLS):
-                self._run(images[:size], seed)
-            return (time.perf_counter() - started) / (TIMED_CALLS * size)
-
-        return min(sizes, key=seconds_per_image)
+            results = [self._run(images[:size], seed + call)[:1] for call in range(TIMED_CALLS)]
+            seconds[size] = (time.perf_counter() - started) / size
+            if not all(map(torch.equal, results, alone)):
+                return by_bytes[0]  # a choice by time would let results depend on the load of the machine
+        return min(sizes, key=seconds.__getitem__)
 
     def describe(self) -> Any:
         albumentations = require("albumentations", extra="adapters")
@@ -133,4 +133,5 @@ def _check_classes(payload: Any) -> None:
 
 def _array(images: Tensor) -> Any:
     """Return a copy as an array (N, H, W, C) of float32, the only floating-point type of albumentations."""
-    return images.detach().permute(0, 2, 3, 1).to("cpu", torch.float32, copy=True).contiguous().numpy()
+    n, channels, height, width = images.shape
+    return torch.empty(n, height, width, channels).copy_(images.detach().permute(0, 2, 3, 1)).numpy()

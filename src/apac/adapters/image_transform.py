@@ -18,6 +18,7 @@ class ImageTransform(ABC):
 
     transform: Callable[..., Any]
     takes_batches: ClassVar[bool] = True  # whether `together` may be tried
+    copies_input: ClassVar[bool] = False  # whether it leaves its input unchanged in any case
     draws_separately: ClassVar[bool] = False  # whether `separately` is supported
 
     @property

@@ -95,15 +95,13 @@ class SeededTransform(Deformation):
         return result
 
     def _by_seed(self, images: Tensor, seeds: Tensor, seed_all: SeedAll) -> Tensor:
-        """Transform images with seeds (N,), with one call for those that share a seed, as the images of a pass do."""
-        unique, row_of = torch.unique(seeds, return_inverse=True)
-        rows = [(row_of == index).nonzero()[:, 0] for index in range(len(unique))]
-        results = [
-            self._transform(images[row], seed, seed_all) for row, seed in zip(rows, unique.tolist(), strict=True)
-        ]
+        """Transform images with seeds (N,), with one call for successive images that share a seed, as in a pass."""
+        unique, counts = torch.unique_consecutive(seeds, return_counts=True)
+        groups = zip(images.split(counts.tolist()), unique.tolist(), strict=True)
+        results = [self._transform(group, seed, seed_all) for group, seed in groups]
         for result in results:
             self._pipeline.check_shape(tuple(result.shape[1:]), tuple(results[0].shape[1:]))
-        return torch.cat(results)[torch.cat(rows).argsort()]
+        return torch.cat(results)
 
     def _transform(self, images: Tensor, seed: int, seed_all: SeedAll) -> Tensor:
         seed_all(seed)

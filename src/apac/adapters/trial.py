@@ -40,11 +40,11 @@ class Pipeline:
 
     def run(self, images: Tensor, parts: Sequence[ImageTransform | None], *, separately: bool = False) -> Tensor:
         """Run parts on one image (C, H, W), or on images (N, C, H, W) by one draw, or by a draw for each."""
-        result: Any = images.clone()  # a transform may modify its input in place
+        present = [part for part in parts if part is not None]
+        # A transform may modify its input in place.
+        result: Any = images.clone() if present and not present[0].copies_input else images
         try:
-            for part in parts:
-                if part is None:
-                    continue
+            for part in present:
                 if separately and part is self.transform:
                     result = part.separately(result)
                 else:

@@ -95,7 +95,7 @@ class PassRunner:
 
     def _blocks(self, images: Tensor, parts: Sequence[Tensor], numbers: range) -> Iterator[Block]:
         """Divide the work: many images into parts of one pass, few images into several passes at once."""
-        together = max(1, self.device_batch // len(images))
+        together = max(1, min(self.device_batch, self._part_size(images)) // len(images))
         for start in range(0, len(numbers), together):
             block = numbers[start : start + together]
             parameters = None if self.independent else self._sample_shared(images, block)
@@ -105,9 +105,9 @@ class PassRunner:
     def _part_size(self, images: Tensor) -> int:
         """Return how many images to deform at once: several batches hide the cost of calls, but must fit the cache."""
         fits = CACHE // (images[0].numel() * images.element_size())
-        # Transforms of other libraries write many copies of their images, so that large batches of them are slow.
-        fewest = 1 if images.device.type == "cpu" and not self.deformation.thread_safe else self.device_batch
-        return max(fewest, min(PART * self.device_batch, fits))
+        if self.deformation.thread_safe or images.device.type != "cpu":
+            return max(self.device_batch, min(PART * self.device_batch, fits))
+        return max(1, min(PART * self.device_batch, fits // 2))  # libraries write many copies of the images
 
     def _sample_shared(self, images: Tensor, numbers: range) -> list[Any]:
         """Sample the parameters of passes for each set. The sets use the same random numbers."""
