@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import apac
-from apac.adapters.seeded import SeededParameters
+from apac.adapters.transforms.seeded import SeededParameters
 from apac.randomness import generator
 
 SHAPE = (3, 16, 16)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from apac.adapters.libraries import from_albumentations, from_kornia, from_torchvision
+from apac.adapters.transforms.libraries import from_albumentations, from_kornia, from_torchvision
 from apac.bench import peers
 from apac.bench.race import Entry, race
 from apac.classify.classifier import Classifier

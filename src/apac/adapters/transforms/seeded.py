@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from apac.adapters.image_transform import ImageTransform
-from apac.adapters.trial import Pipeline, SeedAll, Shape, equal, results_alone, why_not_in_batches
+from apac.adapters.transforms.image_transform import ImageTransform
+from apac.adapters.transforms.trial import Pipeline, SeedAll, Shape, equal, results_alone, why_not_in_batches
 from apac.deform.base import Deformation, prepare
 from apac.errors import InputError
 from apac.randomness import generator as make_generator

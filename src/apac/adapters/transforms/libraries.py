@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from apac.adapters.albumentations import AlbumentationsTransform
-from apac.adapters.image_transform import CallableTransform, ImageTransform
-from apac.adapters.kornia import KorniaTransform
-from apac.adapters.seeded import SeededTransform
-from apac.adapters.torchvision import TorchvisionTransform
+from apac.adapters.transforms.albumentations import AlbumentationsTransform
+from apac.adapters.transforms.image_transform import CallableTransform, ImageTransform
+from apac.adapters.transforms.kornia import KorniaTransform
+from apac.adapters.transforms.seeded import SeededTransform
+from apac.adapters.transforms.torchvision import TorchvisionTransform
 from apac.deform.base import Deformation
 from apac.errors import InputError
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apac.adapters.image_transform import ImageTransform
+from apac.adapters.transforms.image_transform import ImageTransform
 from apac.errors import InputError, require
 from apac.randomness import numpy_and_python_generators
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from apac.adapters import constructor_call
-from apac.adapters.image_transform import ImageTransform
+from apac.adapters.transforms import constructor_call
+from apac.adapters.transforms.image_transform import ImageTransform
 from apac.errors import InputError
 
 MODULES = ("kornia.augmentation", "kornia.augmentation.auto", "kornia.constants")

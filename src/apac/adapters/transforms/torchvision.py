@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from apac.adapters import constructor_call
-from apac.adapters.image_transform import ImageTransform
+from apac.adapters.transforms import constructor_call
+from apac.adapters.transforms.image_transform import ImageTransform
 
 MODULES = ("torchvision.transforms.v2", "torchvision.transforms")
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apac.adapters.image_transform import ImageTransform
+from apac.adapters.transforms.image_transform import ImageTransform
 from apac.errors import InputError
 
 Shape = tuple[int, ...]
