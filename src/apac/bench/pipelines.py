@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -81,7 +81,20 @@ def _kornia() -> Pipeline:
     return from_kornia(build(False)), build(True)
 
 
+@lru_cache(maxsize=1)
+def _register_detection_operators() -> torch.library.Library:
+    """Let a torchvision that was built for CUDA be imported: it lacks two operators, which no transform uses."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return library
+
+
 def _torchvision() -> Pipeline:
+    _register_detection_operators()
     from torchvision.transforms import v2
 
     affine = v2.RandomAffine(15, (0.1, 0.1), (0.9, 1.1), interpolation=v2.InterpolationMode.BILINEAR)

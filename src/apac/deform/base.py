@@ -151,6 +151,8 @@ class Deformation(ABC):
             )
         try:
             return kind._from_payload({name: value for name, value in payload.items() if name != "kind"})
+        except InputError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"the deformation {payload['kind']!r} cannot be constructed from {payload!r}: {error}."

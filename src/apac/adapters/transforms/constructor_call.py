@@ -116,7 +116,13 @@ def _class(path: str, modules: Modules, *, enum: bool) -> Any:
 
 
 def _import(module: str) -> Any:
-    return require(module, extra="adapters")
+    try:
+        return require(module, extra="adapters")
+    except RuntimeError as error:  # torchvision fails in this way without its operators
+        library = module.partition(".")[0]
+        raise InputError(
+            f"{library} cannot be imported ({error}); install the build of {library} that matches torch."
+        ) from error
 
 
 def _arguments(transform: Any, modules: Modules) -> dict[str, Any]:
@@ -141,6 +147,9 @@ def _find(transform: Any, name: str) -> tuple[bool, Any]:
     for factor, key, *_ in getattr(generator, "samplers", ()):  # gamma as gamma_factor, r_shift_limit as r_shift
         if key.startswith(name) or name.startswith(key):
             return True, factor
+    if name == "random_apply" and isinstance(getattr(transform, name, None), tuple):
+        low, stop = transform.random_apply  # kornia has added 1 to the upper bound
+        return True, (low, stop - 1)
     for owner in (transform, generator):
         for key in (name, f"_{name}", ALIASES.get(name, name)):
             if hasattr(owner, key) and not inspect.ismethod(getattr(owner, key)):

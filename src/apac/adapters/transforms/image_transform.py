@@ -67,4 +67,4 @@ class CallableTransform(ImageTransform):
 
     @classmethod
     def rebuild(cls, payload: Any) -> ImageTransform:
-        raise NotImplementedError
+        raise InputError("a function is no stored transform; train the run again.")
