@@ -7,7 +7,7 @@ import pytest
 import apac
 from apac.runs.run import images_to_test
 from apac.runs.training_data import data_name
-from image_folders import gallery, paint
+from image_folders import DEFAULT, gallery, paint
 
 CONFIG = apac.TrainConfig(epochs=1, batch_size=4, validation_fraction=0.0)
 
@@ -30,7 +30,7 @@ def test_a_gray_run_always_reads_its_folder_as_gray(tmp_path):
 def test_a_run_needs_its_folder_for_evaluation_only_and_refuses_other_classes(tmp_path):
     root = gallery(tmp_path / "photos", 4)
     run = apac.train("cifar10-cnn", root, config=CONFIG, out=tmp_path / "run")
-    assert (run.data, run.deformation) == (str(root), apac.presets.cifar10())
+    assert (run.data, run.deformation) == (str(root), DEFAULT)
     assert (run.config.learning_rate, run.config.weight_decay) == (0.005, 5e-4)
     paint(root / "sea" / "1.png", (0, 0, 99))
     paint(root / "sea" / "2.png", (0, 0, 99))
