@@ -90,7 +90,7 @@ def deformation_of(text: str) -> Deformation:
     """Return the preset of that name, the deformation in a JSON file, or the one that "module:attribute" names."""
     from apac.deform.base import Deformation
     from apac.models.import_path import failure, import_object, is_import_path
-    from apac.runs.train import PRESETS
+    from apac.runs.presets import PRESETS
 
     if text in PRESETS:
         return PRESETS[text]()
@@ -127,15 +127,3 @@ def _deformation_in(path: Path) -> Deformation:
         return Deformation.from_json(payload)
     except InputError as error:
         raise InputError(f"in {path}, {error}") from error
-
-
-def deformation_text(deformation: Deformation) -> str:
-    """Describe a deformation in a line: the preset, and the constructor calls of its parts."""
-    from apac.deform.compose import Compose
-    from apac.runs.train import PRESETS
-
-    if deformation == Compose():
-        return "none"
-    parts = deformation.parts if isinstance(deformation, Compose) else (deformation,)
-    name = next((f"{name}: " for name, preset in PRESETS.items() if preset() == deformation), "")
-    return name + ", ".join(map(repr, parts))

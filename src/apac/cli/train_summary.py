@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apac.cli.options import deformation_text
-
 if TYPE_CHECKING:  # imports torch, which is slow
     from apac.data.folder import FolderSummary
     from apac.runs.summary import ClassCounts, TrainingSummary
@@ -28,6 +26,8 @@ def print_summary(summary: TrainingSummary) -> None:
 
 def summary_lines(summary: TrainingSummary) -> list[str]:
     """Return the summary as lines of at most 80 columns, unless a word is longer."""
+    from apac.runs.presets import describe
+
     settings, folder = summary.settings, summary.folder
     data = settings.data or "data in memory"
     images = sum(counts.train + counts.held_out + counts.test for counts in summary.classes)
@@ -38,7 +38,7 @@ def summary_lines(summary: TrainingSummary) -> list[str]:
     lines += [" " * INDENT + row for row in _class_rows(summary.classes)]
     lines += _item("images", _images(summary))
     lines += _item("normalization", summary.normalization)
-    lines += _item("deformation", deformation_text(settings.deformation))
+    lines += _item("deformation", describe(settings.deformation))
     return lines + _item("network", f"{summary.network}, {summary.parameters:,} parameters")
 
 

@@ -15,7 +15,6 @@ from apac import models
 from apac.data import NAMES
 from apac.data.base import Dataset, scale_pixels
 from apac.data.zca import Whitening
-from apac.deform import presets
 from apac.deform.base import Deformation
 from apac.errors import InputError
 from apac.models.import_path import find_builder, is_import_path
@@ -24,6 +23,7 @@ from apac.runs import folder as run_folder
 from apac.runs import provenance
 from apac.runs.checkpointer import Checkpointer
 from apac.runs.folder import RunSettings
+from apac.runs.presets import default_deformation
 from apac.runs.run import Run, build_network, load, save
 from apac.runs.split import Split, fit_normalization, split_images
 from apac.runs.summary import TrainingSummary
@@ -32,10 +32,6 @@ from apac.training.config import TrainConfig
 from apac.training.loop import init_state, run_epochs
 
 DEFAULT = TrainConfig()
-# by the first part of the name of a data set or network; photos is for folders
-PRESETS: dict[str, Callable[[], Deformation]] = {
-    name: getattr(presets, name) for name in ("mnist", "cifar10", "photos") if hasattr(presets, name)
-}
 
 
 def train(
@@ -199,7 +195,7 @@ def _settings(network: Any, data: Any, deformation: Any, config: TrainConfig) ->
     if config.tied and network_name not in models.TIED:
         raise InputError(f"tied={config.tied:g} is supported for {' and '.join(models.TIED)} only; omit it.")
     if deformation is None:
-        deformation = _preset(network_name, name)
+        deformation = default_deformation(network_name, name)
     if not isinstance(deformation, Deformation):
         raise InputError(f"the deformation must be a Deformation, got {deformation!r}.")
     if (config.size is not None or config.fit != "crop") and (name is None or name in NAMES):
@@ -228,16 +224,6 @@ def _network_name(network: Any) -> str | None:
             f"package.module:function."
         )
     return str(network)
-
-
-def _preset(network: str | None, data: str | None) -> Deformation:
-    if data is not None and data not in NAMES:
-        return PRESETS.get("photos", presets.cifar10)()  # a folder
-    for name in (data, network):
-        preset = PRESETS.get((name or "").partition("-")[0])
-        if preset is not None:
-            return preset()
-    raise InputError("there is no default deformation for this network and data; pass one, or Compose() for none.")
 
 
 def _check_values(images: Tensor, settings: RunSettings, config: TrainConfig) -> None:
