@@ -62,21 +62,14 @@ def _folder_lines(root: Path, folder: FolderSummary) -> list[str]:
         lines += _item("" if number else "skipped", f"{len(paths):,} {reason} ({_names(root, paths)}){remedy}")
     for path, count in folder.files.unused.items():
         lines += _item("unused", f"the folder {path.name}, {count:,} images")
-    for pairs, what in (
-        (folder.repeated, "also a training image, which makes the test error too low"),
-        (folder.contradictory, "also in another class"),
+    for pairs, one, more in (
+        (folder.repeated, "test image is also a training image", "test images are also training images"),
+        (folder.contradictory, "image is also in another class", "images are also in another class"),
     ):
         if pairs:
             example = " = ".join(_relative(root, path) for path in pairs[0])
-            kind = "test image" if pairs is folder.repeated else "image"
-            lines += _item(
-                "warning", f"{_count(len(pairs), kind)} {'is' if len(pairs) == 1 else 'are'} {what} ({example})"
-            )
+            lines += _item("warning", f"{len(pairs):,} {one if len(pairs) == 1 else more} ({example})")
     return lines
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _names(root: Path, paths: Sequence[Path]) -> str:
