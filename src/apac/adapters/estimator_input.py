@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.preprocessing import StandardScaler
-from torch import Tensor, nn
+from torch import Tensor
 
+from apac.data.normalize import Standardization
 from apac.deform.base import INPUT_TYPES, Deformation, InputType
 from apac.errors import InputError
 
@@ -20,13 +21,13 @@ SHAPES: dict[InputType, str] = {
     "series": "(N, channels, time steps)",
     "images": "(N, channels, height, width)",
 }
-MAX_CHANNELS = 4  # of pictures: gray, RGB, RGBA
+MAX_CHANNELS = 4  # of images (gray, RGB, RGBA); an axis that is longer may be the height of an image
 ROUNDING = 1e-6  # of pixels, beyond 0 … 1
 
 
 def infer_input_type(X: Array, deformation: Deformation, told: InputType | None) -> InputType:
     """Return what X holds: as told, or by its dimensions and the deformation. Refuse what remains ambiguous."""
-    if told is not None and told not in INPUT_TYPES:
+    if told is not None and not (isinstance(told, str) and told in INPUT_TYPES):
         raise InputError(f"input_type must be one of {', '.join(map(repr, INPUT_TYPES))} or None, got {told!r}.")
     if not deformation.input_types:
         raise InputError(f"the parts of {deformation!r} are made for different data; use parts for the same data.")
@@ -51,9 +52,9 @@ def _by_dimensions(X: Array, deformation: Deformation) -> InputType:
         return "images"
     if X.ndim != 3:
         raise InputError(f"X must be {', '.join(SHAPES.values())}, got {X.shape}.")
-    if deformation.input_types == ("series",):
-        return "series"
     _, height, width = X.shape
+    if deformation.input_types == ("series",) or height <= MAX_CHANNELS:
+        return "series"
     advice = f"reshape gray images to (N, 1, {height}, {width}) by X[:, None]"
     if "series" in deformation.input_types:
         advice += ', or set input_type="series" for time series'
@@ -116,27 +117,13 @@ def _rows(X: Array) -> Array:
     return X if X.ndim == 2 else X.transpose(0, 2, 1).reshape(-1, X.shape[1])
 
 
-class Standardize(nn.Module):
-    """(image − mean) / deviation per channel, as a layer."""
-
-    mean: Tensor
-    deviation: Tensor
-
-    def __init__(self, mean: Tensor, deviation: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mean", mean[:, None, None])
-        self.register_buffer("deviation", deviation[:, None, None])
-
-    def forward(self, images: Tensor) -> Tensor:
-        return (images - self.mean) / self.deviation
-
-
-def standardizing(images: Tensor, weights: Array | None, *, like: nn.Module) -> Standardize:
-    """Return the standardization of images (N, C, H, W) with weights (N,), for a network `like`."""
-    share = torch.ones(len(images)) if weights is None else torch.from_numpy(weights)
-    share = (share / share.sum())[:, None].double()
+def fit_standardization(images: Tensor, weights: Array | None, dtype: torch.dtype) -> Standardization:
+    """Return the standardization of images (N, C, H, W) with weights (N,)."""
+    share = (
+        torch.full((len(images),), 1 / len(images)) if weights is None else torch.from_numpy(weights / weights.sum())
+    )
     pixels = images.double()
-    mean = (share * pixels.mean(dim=(2, 3))).sum(dim=0)  # (C,)
-    variance = (share * (pixels - mean[:, None, None]).square().mean(dim=(2, 3))).sum(dim=0)
-    # A deviation below a quarter of a gray level is that of a constant channel.
-    return Standardize(mean, variance.sqrt().clamp_min(1e-3)).to(next(like.parameters()))
+    mean = share.double() @ pixels.mean(dim=(2, 3))  # (C,)
+    variance = share.double() @ (pixels - mean[:, None, None]).square().mean(dim=(2, 3))
+    # A channel whose deviation is below a quarter of a gray level is constant.
+    return Standardization(mean.to(dtype), variance.sqrt().clamp_min(1e-3).to(dtype))

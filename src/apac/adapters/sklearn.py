@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from apac.errors import InputError, missing
 
@@ -20,8 +20,8 @@ try:
 except ImportError as error:
     raise missing("scikit-learn", "sklearn") from error
 
-from apac.adapters.estimator_input import SampleMaker, infer_input_type, standardizing
-from apac.adapters.estimator_network import Builder, build_network
+from apac.adapters.estimator_input import SampleMaker, fit_standardization, infer_input_type
+from apac.adapters.estimator_network import Builder, build_network, train_network
 from apac.adapters.nested_parameters import get_parameters, with_parameters
 from apac.adapters.sample_weights import combined_weights
 from apac.classify.classifier import Classifier
@@ -29,15 +29,15 @@ from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.decision import Decision
 from apac.classify.rules.base import Rule
 from apac.classify.rules.certified import Certified
+from apac.data.normalize import Identity, Normalization
 from apac.deform.base import Deformation, InputType
 from apac.deform.jitter import Jitter
 from apac.randomness import generator, seeding
-from apac.training import loop
 from apac.training.config import TrainConfig
 from apac.validation import validate_integer, validate_number, validate_positive
 
 # The defaults of the parameters that have parameters of their own.
-NESTED: dict[str, Any] = {"deformation": Jitter(0.1), "rule": Certified(error=0.01, limit=1024)}
+DEFAULTS: dict[str, Any] = {"deformation": Jitter(0.1), "rule": Certified(error=0.01, limit=1024)}
 N_PASSES_SAMPLES = 1000  # maximum number of training samples for the mean `n_passes_`
 
 
@@ -135,7 +135,7 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the parameters by name; if `deep`, with those of the deformation and the rule."""
         parameters: dict[str, Any] = super().get_params(deep=deep)
         if deep:
-            for owner in NESTED:
+            for owner in DEFAULTS:
                 nested = get_parameters(self._resolved(owner))
                 parameters |= {f"{owner}__{name}": value for name, value in nested.items()}
         return parameters
@@ -146,7 +146,7 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         own: dict[str, Any] = {}
         for name, value in params.items():
             owner, separator, rest = name.partition("__")
-            if separator and owner in NESTED:
+            if separator and owner in DEFAULTS:
                 nested.setdefault(owner, {})[rest] = value
             else:
                 own[name] = value
@@ -173,7 +173,8 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             array, encoded, weights = array[kept], encoded[kept], weights[kept]
         if len(np.unique(encoded)) < 2:
             only = str(self.classes_[encoded[0]])
-            raise InputError(f"y has only one class, {only!r}, with weights above 0; a classifier needs at least two.")
+            with_weight = "" if weights is None else " with a weight above 0"
+            raise InputError(f"y has only one class{with_weight}, {only!r}; a classifier needs at least two.")
         input_type = infer_input_type(array, deformation, self.input_type)
         self._shape = array.shape[1:]
         self._to_samples = SampleMaker.fit(array, weights, input_type)
@@ -186,15 +187,26 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.network_ = build_network(
                 self.network, self.hidden_layer_sizes, (channels, height, width), len(self.classes_)
             )
-        network = self.network_
+        dtype = next(self.network_.parameters()).dtype
+        normalization: Normalization = Identity()
         if input_type == "images":
-            network = nn.Sequential(standardizing(undeformed, weights, like=network), network)
+            normalization = fit_standardization(undeformed, weights, dtype)
+        network = normalization.in_front_of(self.network_)
         self.classifier_ = Classifier(network, deformation, rule, seed=seed, combine=self.combine)
         outputs = self.classifier_.score(samples[:2], 0, 1).log_sum.shape[1]
         if outputs != len(self.classes_):
             raise InputError(f"the network must have {len(self.classes_)} outputs, one for each class, got {outputs}.")
-        samples = samples.to(next(self.network_.parameters()).dtype)
-        self._train(network, deformation, samples, torch.from_numpy(encoded.astype(np.int64)), weights, seed)
+        samples, labels = samples.to(dtype), torch.from_numpy(encoded.astype(np.int64))
+        self.loss_curve_ = train_network(
+            self.network_,
+            self._config(seed),
+            deformation,
+            samples,
+            labels,
+            normalization.standardize,
+            weights,
+            verbose=bool(self.verbose),
+        )
         subset = torch.randperm(len(samples), generator=generator(seed, "passes", 0))[:N_PASSES_SAMPLES]
         self.n_passes_ = float(self.classifier_.decide(samples[subset]).passes.double().mean())
         return self
@@ -233,7 +245,7 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _resolved(self, name: str) -> Any:
         """Return the deformation or the rule, the default if it is None."""
         value = getattr(self, name)
-        return NESTED[name] if value is None else value
+        return DEFAULTS[name] if value is None else value
 
     def _validate_parameters(self) -> None:
         # On a copy, because fit must not change the parameters of an estimator.
@@ -261,16 +273,8 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"the network returned NaN for sample {decision.stopped.index('nan')}.")
         return decision
 
-    def _train(
-        self,
-        network: nn.Module,
-        deformation: Deformation,
-        samples: Tensor,
-        labels: Tensor,
-        weights: NDArray[np.float64] | None,
-        seed: int,
-    ) -> None:
-        config = TrainConfig(
+    def _config(self, seed: int) -> TrainConfig:
+        return TrainConfig(
             epochs=self.epochs,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
@@ -279,33 +283,8 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weight_decay=self.weight_decay,
             seed=seed,
         )
-        state = loop.init_state(network, config)
-        loop.run_epochs(
-            state,
-            config,
-            deformation,
-            samples,
-            labels,
-            (samples[:0], labels[:0]),
-            weights=None if weights is None else torch.from_numpy(weights),
-            after_step=_EpochPrinter() if self.verbose else lambda state: None,
-            prefetch=False,
-        )
-        network.eval()
-        self.loss_curve_ = [epoch.loss for epoch in state.history]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
-
-
-class _EpochPrinter:
-    """Prints the loss of each epoch when it ends, in the form of scikit-learn's MLPClassifier."""
-
-    printed = 0
-
-    def __call__(self, state: loop.TrainingState) -> None:
-        for record in state.history[self.printed :]:
-            print(f"Epoch {record.epoch}, loss = {record.loss:.8f}")
-        self.printed = len(state.history)
