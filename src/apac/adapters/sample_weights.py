@@ -15,7 +15,9 @@ from apac.errors import InputError
 def combined_weights(
     sample_weight: ArrayLike | None, class_weight: dict[Any, float] | str | None, y: NDArray[Any]
 ) -> NDArray[np.float64] | None:
-    """Return sample_weight times the weight of the class of each sample, (N,); None if all are equal."""
+    """Return sample_weight times the weight of the class of each sample, (N,); None if there are neither."""
+    if sample_weight is None and class_weight is None:
+        return None
     weights = np.ones(len(y))
     if sample_weight is not None:
         weights = _validate("sample_weight", check_array(sample_weight, ensure_2d=False, dtype=np.float64), len(y))
@@ -23,7 +25,7 @@ def combined_weights(
         weights = weights * _weights_of_classes(class_weight, y, weights)
         if not weights.any():
             raise InputError("the products of sample_weight and class_weight are all zero; give a class both.")
-    return None if (weights == weights[0]).all() else weights
+    return weights
 
 
 def _weights_of_classes(

@@ -175,6 +175,8 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             only = str(self.classes_[encoded[0]])
             with_weight = "" if weights is None else " with a weight above 0"
             raise InputError(f"y has only one class{with_weight}, {only!r}; a classifier needs at least two.")
+        if weights is not None and (weights == weights[0]).all():
+            weights = None  # the same draws as without weights
         input_type = infer_input_type(array, deformation, self.input_type)
         self._shape = array.shape[1:]
         self._to_samples = SampleMaker.fit(array, weights, input_type)
