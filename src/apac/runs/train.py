@@ -30,6 +30,7 @@ from apac.runs.summary import TrainingSummary
 from apac.runs.training_data import data_name, load_data
 from apac.training.config import TrainConfig
 from apac.training.loop import init_state, run_epochs
+from apac.validation import validate_path
 
 DEFAULT = TrainConfig()
 
@@ -85,7 +86,7 @@ def train(
     """
     settings = _settings(network, data, deformation, config)
     module = network if isinstance(network, nn.Module) else None
-    folder = None if out is None else Path(out)
+    folder = None if out is None else validate_path("out", out)
     if folder is not None:
         run_folder.check_free(folder, settings, resume=resume, overwrite=overwrite)
     complete = folder if folder is not None and resume and run_folder.is_complete(folder) else None
