@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from apac.classify.decision import Decision
-from apac.data.image_file import read_image
+from apac.data.image_file import Fit, read_image
 from apac.errors import InputError
 
 
@@ -42,14 +42,18 @@ class ClassifiedImages:
 
 
 def read_images(
-    paths: Sequence[str | os.PathLike[str]], image_shape: tuple[int, int, int], *, digits: bool
+    paths: Sequence[str | os.PathLike[str]],
+    image_shape: tuple[int, int, int],
+    *,
+    fit: Fit = "crop",
+    digits: bool = False,
 ) -> ReadImages:
     """Read image files as the pixels of a network's input (C, H, W); digits are converted to the format of MNIST."""
     read: list[tuple[Path, Tensor, tuple[str, ...]]] = []
     unreadable: dict[Path, str] = {}
     for path in map(Path, paths):
         try:
-            read.append((path, *read_image(path, image_shape, digit=digits)))
+            read.append((path, *read_image(path, image_shape, fit=fit, digit=digits)))
         except InputError as error:
             unreadable[path] = str(error)
     images = torch.stack([image for _, image, _ in read]) if read else torch.empty(0, *image_shape, dtype=torch.uint8)

@@ -136,7 +136,8 @@ class Run:
             )
         if isinstance(paths, str | os.PathLike):
             paths = [paths]
-        read = read_images(paths, self.image_shape, digits=self.data in ("mnist", "mnist-5k"))
+        digits = self.data in ("mnist", "mnist-5k")
+        read = read_images(paths, self.image_shape, fit=self.config.fit, digits=digits)
         decision = self.classifier(rule, seed=seed, combine=combine).decide(
             self.normalize(read.images), progress=progress
         )
@@ -242,8 +243,14 @@ def images_to_test(run: Run, *, progress: Progress = no_progress) -> tuple[Tenso
     """Return the normalized test images and labels of a run's data, whose classes must be those of the run."""
     if run.data is None:
         raise InputError("this run was trained on data in memory, which is not stored; evaluate it with apac.evaluate.")
+    channels, size, _ = run.image_shape
     dataset = load_data(
-        run.data, on_unreadable=run.config.on_unreadable, channels=run.image_shape[0], progress=progress
+        run.data,
+        size=size,
+        fit=run.config.fit,
+        channels=channels,
+        on_unreadable=run.config.on_unreadable,
+        progress=progress,
     )
     if dataset.classes != run.classes:
         differing = sorted(set(dataset.classes) ^ set(run.classes))
