@@ -25,6 +25,7 @@ from apac.progress import Progress, no_progress
 from apac.randomness import generator
 from apac.runs import folder as run_folder
 from apac.runs.classified import ClassifiedImages, read_images
+from apac.runs.export import export
 from apac.runs.folder import RunSettings
 from apac.runs.training_data import load_data
 from apac.training.config import TrainConfig
@@ -140,6 +141,22 @@ class Run:
             self.normalize(read.images), progress=progress
         )
         return ClassifiedImages(read.paths, decision, self.classes, read.notes, read.unreadable)
+
+    def export(self, path: str | os.PathLike[str], *, whitened: bool = False, overwrite: bool = False) -> Path:
+        """Write the preprocessing and the network as an ONNX file for any number of images; return its path.
+
+        The graph takes float32 `images` (n, C, H, W) of pixels / 255 (or, for a run on float images, those images), and
+        returns `logits`: the plain prediction. The classes, the shape and the deformation are in its metadata.
+
+        With `apac.from_onnx`, the file decides as `classifier()` does. A run with ZCA deforms whitened images; for its
+        decisions, export with `whitened=True`: the graph then takes the images that `normalize` returns. Requires the
+        extra `fast`.
+
+        >>> import apac
+        >>> path = apac.load("mnist-cnn").export("model.onnx")
+        >>> classifier = apac.Classifier(apac.from_onnx(path), apac.presets.mnist())
+        """
+        return export(self, path, whitened=whitened, overwrite=overwrite)
 
 
 def load(folder: str | os.PathLike[str], network: nn.Module | None = None) -> Run:
