@@ -93,7 +93,7 @@ def test_an_existing_file_is_replaced_only_on_request(tmp_path):
     assert path.read_text() == "mine"
     run.export(path, overwrite=True)
     assert path.stat().st_size > 1000
-    with pytest.raises(apac.InputError, match="is a folder; give the path of an .onnx file"):
+    with pytest.raises(apac.InputError, match=r"is a folder; give the path of an \.onnx file"):
         run.export(tmp_path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import apac
-from apac.runs.run import images_to_test
+from apac.runs.labeled_images import images_to_test
 from apac.runs.training_data import data_name
 from image_folders import gallery, paint
 

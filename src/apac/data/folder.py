@@ -51,7 +51,7 @@ def load(
     if len(classes) < 2:
         raise InputError(f"{folder} has images of one class only, {classes[0]!r}; a classifier needs two or more.")
     paths = [path for part in (train, test) for files in part.values() for path in files]
-    images = _read(paths, channels or _channels(paths), on_unreadable, progress)
+    images = _read(paths, (channels or _channels(paths), SIDE, SIDE), on_unreadable, progress)
     for name in classes:
         if not any(path in images for path in train[name]):
             raise InputError(f"the class {name!r} of {folder} has no readable image to train on; add some.")
@@ -137,11 +137,18 @@ def _channels(paths: Sequence[Path]) -> int:
     return 1 if gray and all(gray) else 3
 
 
-def _read(paths: Sequence[Path], channels: int, on_unreadable: OnUnreadable, progress: Progress) -> dict[Path, Tensor]:
+def _read(
+    paths: Sequence[Path],
+    image_shape: tuple[int, int, int],
+    on_unreadable: OnUnreadable,
+    progress: Progress,
+    *,
+    digit: bool = False,
+) -> dict[Path, Tensor]:
     images, reasons = {}, []
     for done, path in enumerate(paths, start=1):
         try:
-            images[path] = read_image(path, (channels, SIDE, SIDE))[0]
+            images[path] = read_image(path, image_shape, digit=digit)[0]
         except InputError as error:
             reasons.append(str(error).partition(";")[0])
         progress("reading images", done, len(paths))

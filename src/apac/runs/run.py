@@ -16,7 +16,7 @@ from apac.classify.combine import Combine
 from apac.classify.rules.base import Rule
 from apac.classify.rules.certified import Certified
 from apac.classify.rules.fixed import FixedPasses
-from apac.data.normalize import Identity, Normalization, normalization_from
+from apac.data.normalize import Normalization, normalization_from
 from apac.deform.base import Deformation
 from apac.deform.compose import Compose
 from apac.errors import InputError, StorageError
@@ -24,10 +24,9 @@ from apac.models.import_path import build_by_path, is_import_path
 from apac.progress import Progress, no_progress
 from apac.randomness import generator
 from apac.runs import folder as run_folder
-from apac.runs.classified import ClassifiedImages, read_images
+from apac.runs.classified import ClassifiedImages, check_reads_files, read_images
 from apac.runs.export import export
 from apac.runs.folder import RunSettings
-from apac.runs.training_data import load_data
 from apac.training.config import TrainConfig
 from apac.training.loop import EpochRecord
 
@@ -129,11 +128,7 @@ class Run:
         >>> result.labels, list(result.unreadable.values())
         ((), ['there is no file missing.png; give the path of an image file.'])
         """
-        if isinstance(self.normalization, Identity):
-            raise InputError(
-                "this run was trained on float images and cannot prepare image files; prepare them like the "
-                "training data, and use run.classifier().decide(images)."
-            )
+        check_reads_files(self.normalization)
         if isinstance(paths, str | os.PathLike):
             paths = [paths]
         read = read_images(paths, self.image_shape, digits=self.data in ("mnist", "mnist-5k"))
@@ -252,18 +247,3 @@ def save(run: Run, folder: Path, digest: str) -> None:
         "history": [epoch.to_json() for epoch in run.history],
     }
     run_folder.write(folder, payload, tensors)
-
-
-def images_to_test(run: Run, *, progress: Progress = no_progress) -> tuple[Tensor, Tensor]:
-    """Return the normalized test images and labels of a run's data, whose classes must be those of the run."""
-    if run.data is None:
-        raise InputError("this run was trained on data in memory, which is not stored; evaluate it with apac.evaluate.")
-    dataset = load_data(
-        run.data, on_unreadable=run.config.on_unreadable, channels=run.image_shape[0], progress=progress
-    )
-    if dataset.classes != run.classes:
-        differing = sorted(set(dataset.classes) ^ set(run.classes))
-        raise InputError(f"{run.data} and the run have different classes: {', '.join(differing)}; train it again.")
-    if not len(dataset.test_images):
-        raise InputError(f"{run.data} has no images to test on; add some to each class.")
-    return run.normalize(dataset.test_images), dataset.test_labels
