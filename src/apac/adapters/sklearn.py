@@ -25,7 +25,7 @@ except ImportError as error:
     raise missing("scikit-learn", "sklearn") from error
 
 from apac.classify.classifier import Classifier
-from apac.classify.combine import COMBINATIONS, Combine
+from apac.classify.combine import Combine
 from apac.classify.decision import Decision
 from apac.classify.rules.base import Rule
 from apac.classify.rules.certified import Certified
@@ -161,9 +161,7 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the normalized log of the product of softmaxes, or of their sum, (N, K)."""
-        decision = self._decide_all(X)
-        scores = COMBINATIONS[decision.combine].select(decision.log_scores, decision.probabilities.log())
-        return cast(NDArray[np.float64], scores.log_softmax(dim=1).numpy())
+        return cast(NDArray[np.float64], self._decide_all(X).class_log_probabilities.numpy())
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the normalized product of softmaxes, or their mean, (N, K)."""

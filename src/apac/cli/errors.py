@@ -32,6 +32,7 @@ CLAUSES = (
     (re.compile(r"pass a module of the same architecture as network="), "load the run from Python with apac.load"),
     (re.compile(r"pass one, or Compose\(\) for none"), "choose one by --deformation, or --plain for none"),
     (re.compile(r"import the module that defines it first"), "start the command with apac --import MODULE"),
+    (re.compile(r"pass another folder as out="), "choose another folder by --out"),
     (re.compile(r"pass data="), "give a folder by --data"),
     (re.compile(r"evaluate it with apac\.evaluate"), "evaluate it from Python with apac.evaluate"),
 )

@@ -18,8 +18,8 @@ def check_data(path: Path, tested: LabeledImages) -> None:
     both_own = stored.get("own") and tested.own  # the folder may have been moved
     if not both_own and stored.get("data", tested.data) != tested.data:
         raise InputError(
-            f"{path} is the evaluation of other data, {stored['data']}; replace it with overwrite=True, or choose "
-            f"another folder."
+            f"{path} is the evaluation of other data, {stored['data']}; replace it with overwrite=True, or pass "
+            f"another folder as out=."
         )
 
 

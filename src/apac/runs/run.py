@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +119,13 @@ class Run:
         *,
         seed: int = 0,
         combine: Combine = "product",
+        plain: bool = False,
         progress: Progress = no_progress,
     ) -> ClassifiedImages:
         """Classify image files, prepared like the training data. Unreadable files are listed and do not raise.
+
+        A folder stands for all image files in it and in its subfolders. With `plain=True` the decision is the plain
+        prediction, one pass of the undeformed image.
 
         >>> import apac
         >>> result = apac.load("mnist-cnn").classify(["missing.png"])
@@ -132,9 +136,12 @@ class Run:
         if isinstance(paths, str | os.PathLike):
             paths = [paths]
         read = read_images(paths, self.image_shape, digits=self.data in ("mnist", "mnist-5k"))
-        decision = self.classifier(rule, seed=seed, combine=combine).decide(
-            self.normalize(read.images), progress=progress
-        )
+        if plain and rule is not None:
+            raise InputError("plain=True is one pass of the undeformed image; omit it, or omit the rule.")
+        classifier = self.classifier(FixedPasses(1) if plain else rule, seed=seed, combine=combine)
+        if plain:
+            classifier = replace(classifier, deformation=Compose())
+        decision = classifier.decide(self.normalize(read.images), progress=progress)
         return ClassifiedImages(read.paths, decision, self.classes, read.notes, read.unreadable)
 
     def export(self, path: str | os.PathLike[str], *, whitened: bool = False, overwrite: bool = False) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,16 +42,16 @@ def confusion_matrix(counts: Tensor, classes: Sequence[str], title: str) -> byte
         longest = len(f"{int(counts.max())}")
         for row, column in counts.nonzero().tolist():
             text = f"{int(counts[row, column])}"
-            style = {"ha": "center", "va": "center", "fontsize": min(font, 72 * side / size / longest)}
+            style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": min(font, 72 * side / size / longest)}
             axes.text(column, row, text, color="white" if shares[row, column] > 0.6 else "black", **style)
     ticks = range(size) if font >= MIN_FONT else []
     labels = names if font >= MIN_FONT else []
     rotation = 0 if max(map(len, names)) <= 2 else 90
     axes.set_xticks(ticks, labels, fontsize=font, rotation=rotation, parse_math=False)
     axes.set_yticks(ticks, labels, fontsize=font, parse_math=False)
-    for line in range(1, size):
-        axes.axhline(line - 0.5, color="#dddddd", linewidth=0.4)
-        axes.axvline(line - 0.5, color="#dddddd", linewidth=0.4)
+    between = [line - 0.5 for line in range(1, size)]
+    for draw in (axes.hlines, axes.vlines):
+        draw(between, -0.5, size - 0.5, color="#dddddd", linewidth=0.4)
     axes.tick_params(length=0)
     axes.spines[:].set(color="#bbbbbb")
     axes.set_xlabel("prediction")
