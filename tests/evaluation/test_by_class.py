@@ -20,7 +20,7 @@ metrics = pytest.importorskip("sklearn.metrics")
 def test_the_confusion_matrix_and_the_errors_are_those_of_scikit_learn(size, count, seed):
     truth, plain, apac = np.random.default_rng(seed).integers(size, size=(3, count))
     names = tuple(f"class {c}" for c in range(size))
-    predictions = Predictions(names, *map(torch.from_numpy, (truth, plain, apac)))
+    predictions = Predictions(names, torch.from_numpy(truth), torch.from_numpy(plain), torch.from_numpy(apac))
     for rule, predicted in (("plain", plain), ("apac", apac)):
         expected = metrics.confusion_matrix(truth, predicted, labels=range(size))
         assert predictions.confusion(rule).tolist() == expected.tolist()
