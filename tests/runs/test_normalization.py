@@ -128,6 +128,9 @@ def test_a_deformation_of_pixels_is_refused_where_the_values_are_not_pixels(u, d
         apac.train("cifar10-cnn", "cifar10", u)
     with pytest.raises(apac.InputError, match=r"expects pixels in 0 … 1, got values from -2.* to 2"):
         apac.train(network(), (torch.linspace(-2, 2, 40 * 432).view(40, *SHAPE), data[1]), u)
+    with pytest.raises(apac.InputError, match="standardize after the deformation"):
+        apac.Classifier(network(), u).decide(torch.linspace(-2, 2, 432).view(1, *SHAPE))
+    apac.Classifier(network(), u, apac.FixedPasses(1)).decide(torch.linspace(-0.2, 1.2, 432).view(1, *SHAPE))
 
 
 def test_float_images_have_no_normalization(data):

@@ -135,6 +135,7 @@ class Classifier:
             if not finite.all():
                 bad = index * self.device_batch + int((~finite).nonzero()[0])
                 raise InputError(f"image {bad} has NaN or infinite pixels; fix or remove it.")
+        self.deformation.validate_pixels(images)
 
 
 def _validate_finite(log_probabilities: Tensor, when: str) -> None:

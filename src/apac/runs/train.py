@@ -29,6 +29,7 @@ from apac.runs.split import Split, fit_normalization, split_images
 from apac.runs.training_data import data_name, load_data
 from apac.training.config import TrainConfig
 from apac.training.loop import init_state, run_epochs
+from apac.validation import validate_path
 
 DEFAULT = TrainConfig()
 PRESETS = {"mnist": presets.mnist, "cifar10": presets.cifar10}  # by the first part of the name of a data set or network
@@ -81,7 +82,7 @@ def train(
     """
     settings = _settings(network, data, deformation, config)
     module = network if isinstance(network, nn.Module) else None
-    folder = None if out is None else Path(out)
+    folder = None if out is None else validate_path("out", out)
     if folder is not None:
         run_folder.check_free(folder, settings, resume=resume, overwrite=overwrite)
     complete = folder if folder is not None and resume and run_folder.is_complete(folder) else None
@@ -228,12 +229,7 @@ def _check_values(images: Tensor, settings: RunSettings, config: TrainConfig) ->
             f"floating-point images are not normalized, so omit normalization={config.normalization!r}, or pass uint8 "
             f"pixels."
         )
-    low, high = images.min().item(), images.max().item()
-    if settings.deformation.expects_pixels and not (low >= 0 and high <= 1):
-        raise InputError(
-            f"{settings.deformation} expects pixels in 0 … 1, got values from {low:.3g} to {high:.3g}; pass uint8 "
-            f"pixels, which are standardized after the deformation."
-        )
+    settings.deformation.validate_pixels(images)
 
 
 @torch.no_grad()
