@@ -48,9 +48,9 @@ def test_all_files_of_another_folder_are_evaluated_and_classes_are_matched_by_na
     assert tested.files == ("apple/a.png", "apple/deep/a.png", "sky/a.png")
     assert [run.classes[c] for c in tested.labels] == ["apple", "apple", "sky"]
     assert not tested.own
-    paint(tmp_path / "Sky" / "a.png", COLORS["sky"])
+    paint(tmp_path / "Leaf" / "a.png", COLORS["leaf"])
     paint(tmp_path / "sea" / "a.png", COLORS["sky"])
-    with pytest.raises(apac.InputError, match="does not have: Sky, sea; it has apple, leaf, sky"):
+    with pytest.raises(apac.InputError, match="does not have: Leaf, sea; it has apple, leaf, sky"):
         images_to_test(run, tmp_path)
 
 

@@ -225,7 +225,7 @@ def _draw_passes(decision: Decision, labels: Tensor) -> bytes:
 
 
 def _write(folder: Path, contents: Mapping[str, str], figure: str, draw: Callable[[], bytes]) -> None:
-    """Write text files and a figure, which is left out if matplotlib is not installed."""
+    """Write text files and, if the package that draws it is installed, a figure."""
     from apac.runs.storage import write_bytes
 
     written = [folder / name for name in contents]

@@ -44,7 +44,9 @@ def show_progress() -> Iterator[Progress]:
         bars.TextColumn("[dim]{task.fields[note]}"),
     ]
     tasks: dict[str, bars.TaskID] = {}
-    with bars.Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as display:
+    # Lines that are printed meanwhile appear above the bars, but stay on standard output if it is piped.
+    console, on_terminal = Console(stderr=True), sys.stdout.isatty()
+    with bars.Progress(*columns, console=console, refresh_per_second=4, redirect_stdout=on_terminal) as display:
 
         def show(task: str, done: int, total: int, note: str = "") -> None:
             if task not in tasks:

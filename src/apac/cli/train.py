@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from apac.cli.errors import handle_errors
-from apac.cli.options import Overwrite, Resume, deformation_of, search_current_folder
+from apac.cli.options import (
+    DeformationOption,
+    Fit,
+    Overwrite,
+    Resume,
+    Size,
+    deformation_of,
+    search_current_folder,
+)
 from apac.cli.signals import stop_on_signal
 from apac.cli.terminal import show_progress
+from apac.cli.train_summary import print_summary
 from apac.errors import InputError, Interrupted
 
 if TYPE_CHECKING:  # they import torch, which is slow
@@ -38,14 +47,7 @@ def train(
             show_default="the CNN for the data",
         ),
     ] = None,
-    deformation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|module:attribute",
-            help="mnist or cifar10; or an apac.Deformation, or a function that returns one.",
-            show_default="the paper's; cifar10 for a folder",
-        ),
-    ] = None,
+    deformation: DeformationOption = None,
     plain: Annotated[bool, typer.Option("--plain", help="Train on the original data, without deformation.")] = False,
     epochs: Annotated[
         int | None,
@@ -88,15 +90,8 @@ def train(
             show_default="the paper's; standardization otherwise",
         ),
     ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(
-            help="Height and width of the images of a folder, in pixels.", show_default="chosen from the files"
-        ),
-    ] = None,
-    fit: Annotated[
-        str | None, typer.Option(help="crop or pad the pictures of a folder to a square.", show_default="crop")
-    ] = None,
+    size: Size = None,
+    fit: Fit = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the random generators.", show_default="0")] = None,
     on_unreadable: Annotated[
         str | None, typer.Option(help="refuse or skip unreadable image files.", show_default="refuse")
@@ -153,6 +148,7 @@ def train(
                 overwrite=overwrite,
                 progress=progress,
                 should_stop=should_stop,
+                on_start=print_summary,
             )
         except Interrupted as error:
             stopped = str(error).partition(";")[0]
@@ -171,7 +167,10 @@ Choice = tuple[str, str, "Deformation | None", "TrainConfig"]
 def _with_imports(context: typer.Context, *paths: str | None) -> str:
     """Return "apac", with the --import options that a later command needs: those of this one, and of import paths."""
     root = context.find_root().params.get("modules") or []
-    modules = [*root, *(path.partition(":")[0] for path in paths if path is not None and ":" in path)]
+    modules = [
+        *root,
+        *(path.partition(":")[0] for path in paths if path is not None and ":" in path and not path.endswith(".json")),
+    ]
     return " ".join(["apac", *(f"--import {shlex.quote(module)}" for module in dict.fromkeys(modules))])
 
 

@@ -13,6 +13,13 @@ from apac.models.tied import cifar10_tied, mnist_tied
 
 BUILDERS = {"mnist-cnn": mnist_cnn, "mnist-mlp": mnist_mlp, "cifar10-cnn": cifar10_cnn, "cifar10-mlp": cifar10_mlp}
 TIED = {"mnist-mlp": mnist_tied, "cifar10-mlp": cifar10_tied}
+SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}  # by the first part of the name
+
+
+def fixed_size(name: str | None) -> int | None:
+    """Return the height and width of the images that the network takes, or None if it takes any."""
+    shape = SHAPES.get((name or "").partition("-")[0])
+    return None if shape is None else shape[1]
 
 
 def build(

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from apac.classify.decision import Decision
-from apac.data.image_file import read_image
-from apac.data.labeled_files import image_files
+from apac.data.folder_files import image_files
+from apac.data.image_file import Fit, read_image
 from apac.data.normalize import Identity, Normalization
 from apac.errors import InputError
 
@@ -53,7 +53,11 @@ def check_reads_files(normalization: Normalization) -> None:
 
 
 def read_images(
-    paths: Sequence[str | os.PathLike[str]], image_shape: tuple[int, int, int], *, digits: bool
+    paths: Sequence[str | os.PathLike[str]],
+    image_shape: tuple[int, int, int],
+    *,
+    fit: Fit = "crop",
+    digits: bool = False,
 ) -> ReadImages:
     """Read image files as the pixels of a network's input (C, H, W); digits are converted to the format of MNIST.
 
@@ -69,7 +73,7 @@ def read_images(
             unreadable[path] = str(error)
     for path in files:
         try:
-            read.append((path, *read_image(path, image_shape, digit=digits)))
+            read.append((path, *read_image(path, image_shape, fit=fit, digit=digits)))
         except InputError as error:
             unreadable[path] = str(error)
     images = torch.stack([image for _, image, _ in read]) if read else torch.empty(0, *image_shape, dtype=torch.uint8)

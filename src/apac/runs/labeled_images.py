@@ -13,7 +13,7 @@ from torch import Tensor
 
 from apac import data as data_sets
 from apac.data.base import Dataset
-from apac.data.labeled_files import FolderParts, LabeledFiles, read_parts
+from apac.data.folder_parts import FolderParts, read_parts
 from apac.errors import InputError
 from apac.progress import Progress, no_progress
 from apac.runs import folder as run_folder
@@ -65,16 +65,18 @@ def images_to_test(
         Path(name),
         run.classes,
         run.image_shape,
+        fit=run.config.fit,
         digit=run.data in ("mnist", "mnist-5k"),
         test_only=own,
         on_unreadable=on_unreadable or run.config.on_unreadable,
         progress=progress,
     )
     own = own or _are_training_images(run, parts)
-    found: LabeledFiles = parts.test if own or parts.split_by_folders else parts.all_files()
+    found = parts.test if own or parts.split_by_folders else parts.all_files()
     if not len(found.images):
         raise InputError(f"{name} has no images to test on; add some to each class.")
-    return LabeledImages(run.normalize(found.images), found.labels, found.names, name, own)
+    files = tuple(path.relative_to(name).as_posix() for path in found.files)
+    return LabeledImages(run.normalize(found.images), found.labels, files, name, own)
 
 
 def _of_data_set(run: Run, name: str, progress: Progress) -> LabeledImages:

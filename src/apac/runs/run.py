@@ -136,7 +136,8 @@ class Run:
         check_reads_files(self.normalization)
         if isinstance(paths, str | os.PathLike):
             paths = [paths]
-        read = read_images(paths, self.image_shape, digits=self.data in ("mnist", "mnist-5k"))
+        digits = self.data in ("mnist", "mnist-5k")
+        read = read_images(paths, self.image_shape, fit=self.config.fit, digits=digits)
         if plain and rule is not None:
             raise InputError("plain=True is one pass of the undeformed image; omit it, or omit the rule.")
         classifier = self.classifier(FixedPasses(1) if plain else rule, seed=seed, combine=combine)
