@@ -22,9 +22,9 @@ def _small_figures(monkeypatch):
 
 def test_a_folder_is_drawn_before_any_training(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    gallery(tmp_path / "photos", 5)
+    gallery(tmp_path / "photos", 2)
     result = succeed("preview", "photos", "--size", 24, "--fit", "pad")
-    assert result.stdout.startswith("preview.png: 6 images of 3 x 24 x 24 pixels; deformation ")
+    assert result.stdout.startswith("preview.png: 3 images of 3 x 24 x 24 pixels; deformation ")
     with Image.open("preview.png") as picture:
         assert picture.width > picture.height > 50
     first = (tmp_path / "preview.png").read_bytes()

@@ -53,6 +53,17 @@ def test_the_center_is_cropped_or_the_edge_is_repeated(size: int, width: int, he
     assert ("padded" in notes) == (width != height)
 
 
+def test_a_reduced_jpeg_file_is_not_shifted(tmp_path: Path) -> None:
+    """A picture with an edge in the middle of its center: a shift by half a pixel would change it by half of 255."""
+    pixels = np.zeros((1001, 1603, 3), np.uint8)
+    pixels[:, 801:] = 255
+    pixels[:, 801 + 30 :, 0] = 0
+    Image.fromarray(pixels).save(tmp_path / "photo.jpg", quality=95, subsampling=0)
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    photo, exact = (read_image(tmp_path / f"photo.{suffix}", (3, 33, 33))[0].float() for suffix in ("jpg", "png"))
+    assert float((photo - exact).abs().max()) <= TOLERANCE
+
+
 @pytest.mark.parametrize("fit", ["crop", "pad"])
 @pytest.mark.parametrize("orientation", [1, 3, 6])
 def test_a_large_jpeg_file_is_reduced_while_it_is_decoded_and_turned(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -211,8 +212,9 @@ def _fitted(
     if picture.mode != mode:
         notes.append("converted to gray" if channels == 1 else "converted from gray to RGB")
         picture = picture.convert(mode)
-    (width, height), (columns, rows) = picture.size, size
+    (width, height), (columns, rows) = original, size
     resized = size
+    box: tuple[float, float, float, float] = (0, 0, *picture.size)
     if fit == "pad":
         scale = min(columns / width, rows / height)
         resized = min(columns, max(1, round(width * scale))), min(rows, max(1, round(height * scale)))
@@ -222,10 +224,10 @@ def _fitted(
             notes.append("cropped to the center")
             left, upper = round((width - crop_width) / 2), round((height - crop_height) / 2)
             right, lower = left + max(1, round(crop_width)), upper + max(1, round(crop_height))
-            picture = picture.crop((left, upper, right, lower))
+            picture, box = _cropped(picture, original, (left, upper, right, lower))
     if picture.size != resized:
-        notes.append(f"resized from {original[0]} × {original[1]}")
-        picture = picture.resize(resized, Image.Resampling.LANCZOS, reducing_gap=MARGIN)
+        notes.append(f"resized from {width} × {height}")
+        picture = picture.resize(resized, Image.Resampling.LANCZOS, box, reducing_gap=MARGIN)
     pixels = np.array(picture, np.uint8).reshape(resized[1], resized[0], channels)
     if resized != size:
         notes.append("padded")
@@ -235,3 +237,19 @@ def _fitted(
         ]
         pixels = np.pad(pixels, [*margins, (0, 0)], mode="edge")
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)), notes
+
+
+def _cropped(
+    picture: Image.Image, original: tuple[int, int], box: tuple[int, int, int, int]
+) -> tuple[Image.Image, tuple[float, float, float, float]]:
+    """Crop to a box in pixels of the file, and return where it lies in the result.
+
+    The edges of the box are between two pixels if the file was decoded at a smaller size. Otherwise nothing outside of
+    the box is left, which would shine through at the border.
+    """
+    # 1, 2, 4 or 8: the last pixel of a row or column may stand for fewer.
+    reduction = round(max(original) / max(picture.size))
+    left, upper, right, lower = (edge / reduction for edge in box)
+    first, top = math.floor(left), math.floor(upper)
+    cropped = picture.crop((first, top, math.ceil(right), math.ceil(lower)))
+    return cropped, (left - first, upper - top, right - first, lower - top)
