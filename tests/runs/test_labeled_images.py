@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import apac
 from apac import data
@@ -72,6 +73,15 @@ def test_the_training_folder_is_recognized_where_it_was_moved(photos, tmp_path):
     assert len(images_to_test(run, moved).files) == 35
 
 
+def test_a_folder_of_all_classes_is_not_taken_for_the_training_folder_of_a_run_on_a_data_set(digits, tmp_path):
+    for index in range(60):
+        path = tmp_path / str(int(digits[1][index])) / f"{index}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray((255 * digits[0][index, 0]).to(torch.uint8).numpy()).save(path)
+    tested = images_to_test(apac.load("mnist-cnn"), tmp_path)
+    assert (len(tested.files), tested.own) == (60, False)
+
+
 def test_a_data_set_by_name_needs_classes_and_a_shape_of_the_run(photos, monkeypatch):
     whole = data.load("mnist-5k")
     monkeypatch.setattr(data, "load", lambda name, **options: whole)
@@ -87,8 +97,6 @@ def test_a_data_set_by_name_needs_classes_and_a_shape_of_the_run(photos, monkeyp
 
 
 def test_a_run_on_digits_converts_the_files_of_a_folder_to_the_format_of_mnist(digits, tmp_path):
-    from PIL import Image
-
     pixels = 255 - (255 * digits[0][0, 0]).to(torch.uint8).numpy()  # dark on white
     (tmp_path / str(int(digits[1][0]))).mkdir()
     Image.fromarray(pixels).resize((112, 112)).save(tmp_path / str(int(digits[1][0])) / "1.png")

@@ -106,6 +106,11 @@ def check_images(folder: Path, digest: str) -> None:
         raise InputError(f"the images differ from those of the training in {folder}; start again with overwrite=True.")
 
 
+def was_trained_on(folder: Path, digest: str) -> bool:
+    """Return whether the run is known to have been trained on images with this digest."""
+    return bool(_read_payload(folder).get("images") == digest)
+
+
 def discard(folder: Path) -> None:
     """Remove the files of a run. Other files in the folder are not touched."""
     _discard_state(folder)

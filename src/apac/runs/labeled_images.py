@@ -93,11 +93,10 @@ def _of_data_set(run: Run, name: str, progress: Progress) -> LabeledImages:
 
 def _are_training_images(run: Run, parts: FolderParts) -> bool:
     """Return whether the training part of a folder is what the run was trained on."""
-    if run.folder is None or parts.split_by_folders:
+    if run.folder is None or run.data in (None, *data_sets.NAMES) or parts.split_by_folders:
         return False
     train, test = parts.train, parts.test
     dataset = Dataset("", train.images, train.labels, test.images, test.labels, run.classes)
-    with suppress(InputError):  # raised if a class is missing, or if the images differ
-        run_folder.check_images(run.folder, split_images(dataset, run.config).digest())
-        return True
+    with suppress(InputError):  # raised if no image of a class is left
+        return run_folder.was_trained_on(run.folder, split_images(dataset, run.config).digest())
     return False
