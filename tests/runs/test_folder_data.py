@@ -9,7 +9,7 @@ import torch
 
 import apac
 from apac.data import folder
-from apac.runs.run import images_to_test
+from apac.runs.labeled_images import images_to_test
 from apac.runs.summary import TrainingSummary
 from apac.runs.training_data import data_name
 from image_folders import DEFAULT, gallery, paint
@@ -29,7 +29,7 @@ def test_a_gray_run_always_reads_its_folder_as_gray(tmp_path):
     run = apac.train("cifar10-cnn", root, config=CONFIG)
     assert run.image_shape == (1, 32, 32)
     paint(root / "sky" / "colored.png", (1, 2, 200))
-    assert images_to_test(run)[0].shape[1] == 1
+    assert images_to_test(run).images.shape[1] == 1
 
 
 def test_a_run_needs_its_folder_for_evaluation_only_and_refuses_other_classes(tmp_path):
@@ -39,11 +39,13 @@ def test_a_run_needs_its_folder_for_evaluation_only_and_refuses_other_classes(tm
     assert (run.config.learning_rate, run.config.weight_decay) == (0.005, 5e-4)
     paint(root / "sea" / "1.png", (0, 0, 99))
     paint(root / "sea" / "2.png", (0, 0, 99))
-    with pytest.raises(apac.InputError, match="and the run have different classes: sea; train it again"):
+    with pytest.raises(apac.InputError, match="has classes that the run does not have: sea; it has apple, leaf, sky"):
         images_to_test(run)
     root.rename(tmp_path / "elsewhere")
     assert apac.load(tmp_path / "run").classes == run.classes
-    with pytest.raises(apac.InputError, match="there is no folder"):
+    with pytest.raises(
+        apac.InputError, match=r"no folder .*photos, on which this run was trained; if it was moved, pass data="
+    ):
         images_to_test(run)
 
 
@@ -55,7 +57,7 @@ def test_the_size_and_fit_of_a_run_are_used_again_for_evaluation_and_for_files(t
     run = apac.train(network, root, apac.Compose(), config=config, on_start=summaries.append)
     assert run.image_shape == (3, 20, 20)
     dataset = folder.load(root, size=20, fit="pad")
-    images, _ = images_to_test(run)
+    images = images_to_test(run).images
     torch.testing.assert_close(images, dataset.test_images / 255)
     decision = run.classify(list(dataset.test_files)).decision
     torch.testing.assert_close(decision.log_scores, run.classifier().decide(images).log_scores)

@@ -74,14 +74,14 @@ def load(
     classes = tuple(files.train)
     if len(classes) < 2:
         raise InputError(f"{folder} has images of one class only, {classes[0]!r}; a classifier needs two or more.")
-    parts = [_labeled(by_class, classes) for by_class in (files.train, files.test)]
+    parts = [labeled_paths(by_class, classes) for by_class in (files.train, files.test)]
     paths = [path for part in parts for path, _ in part]
     headers = read_headers(paths)
     size = size or min(MAX_SIZE, headers.shorter_side)
-    images, read = _read(paths, (channels or headers.channels, size, size), fit, on_unreadable, progress)
+    images, read = read_files(paths, (channels or headers.channels, size, size), fit, on_unreadable, progress)
     count = len(parts[0])
-    train = _Part.readable(parts[0], images[:count], read[:count])
-    test = _Part.readable(parts[1], images[count:], read[count:])
+    train = LabeledFiles.readable(parts[0], images[:count], read[:count])
+    test = LabeledFiles.readable(parts[1], images[count:], read[count:])
     for c, name in enumerate(classes):
         if not (train.labels == c).any():
             raise InputError(f"the class {name!r} of {folder} has no readable image to train on; add some.")
@@ -99,23 +99,26 @@ def load(
     )
 
 
-def _labeled(by_class: Files, classes: Sequence[str]) -> list[tuple[Path, int]]:
+def labeled_paths(by_class: Files, classes: Sequence[str]) -> list[tuple[Path, int]]:
+    """Return the files of the classes, each with the position of its class."""
     return [(path, c) for c, name in enumerate(classes) for path in by_class.get(name, [])]
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class LabeledFiles:
+    """The images of one part of a folder, with the file of each."""
+
     files: tuple[Path, ...]
     images: Tensor  # (N, C, H, W)
     labels: Tensor  # (N,)
 
     @staticmethod
-    def readable(labeled: list[tuple[Path, int]], images: Tensor, read: Tensor) -> _Part:
+    def readable(labeled: list[tuple[Path, int]], images: Tensor, read: Tensor) -> LabeledFiles:
         """Return the files that could be read."""
         kept = [pair for pair, readable in zip(labeled, read.tolist(), strict=True) if readable]
         labels = torch.tensor([label for _, label in kept], dtype=torch.int64)
         # Without a copy, unless files are missing.
-        return _Part(tuple(path for path, _ in kept), images if read.all() else images[read], labels)
+        return LabeledFiles(tuple(path for path, _ in kept), images if read.all() else images[read], labels)
 
 
 @dataclass(frozen=True)
@@ -135,23 +138,25 @@ def read_headers(paths: Sequence[Path]) -> Headers:
                 with Image.open(path, formats=FORMATS) as file:
                     gray.append(file.mode.startswith(GRAY_MODES))
                     sides.append(min(file.size))
-            except Exception:  # Pillow raises many kinds of exceptions for damaged files; `_read` reports them
+            except Exception:  # Pillow raises many kinds of exceptions for damaged files; `read_files` reports them
                 continue
     return Headers(1 if gray and all(gray) else 3, int(statistics.median(sides)) if sides else MAX_SIZE)
 
 
-def _read(
+def read_files(
     paths: Sequence[Path],
     image_shape: tuple[int, int, int],
     fit: Fit,
     on_unreadable: OnUnreadable,
     progress: Progress,
+    *,
+    digit: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the images (N, C, H, W) uint8 and which of them could be read, (N,)."""
 
     def decode(path: Path) -> Tensor | str:
         try:
-            return decode_image(path, image_shape, fit=fit)[0]
+            return decode_image(path, image_shape, fit=fit, digit=digit)[0]
         except InputError as error:
             return str(error).partition(";")[0]
 
@@ -178,7 +183,9 @@ def _read(
     return images, read
 
 
-def _same_pixels(train: _Part, test: _Part) -> tuple[tuple[tuple[Path, Path], ...], tuple[tuple[Path, Path], ...]]:
+def _same_pixels(
+    train: LabeledFiles, test: LabeledFiles
+) -> tuple[tuple[tuple[Path, Path], ...], tuple[tuple[Path, Path], ...]]:
     """Return pairs of a test and a training file, and pairs of files of two classes, that have the same pixels."""
     seen: dict[bytes, tuple[Path, int]] = {}
     repeated, contradictory = [], []

@@ -83,6 +83,14 @@ def find_files(folder: Path) -> FolderFiles:
     return FolderFiles(train, test, test_folder, skipped, unused)
 
 
+def image_files(folder: Path) -> list[Path]:
+    """Return the image files in a folder and its subfolders, sorted, whatever its layout."""
+    files = [path for path in _walk(folder) if _reason(path) is None]
+    if not files:
+        raise InputError(f"{folder} has no image files; give a folder of images, such as PNG or JPEG.")
+    return files
+
+
 def _has_folders(folder: Path) -> bool:
     return any(path.is_dir() and not _is_hidden(path) for path in folder.iterdir())
 
