@@ -2,7 +2,7 @@
 
 Strided convolutions, the stem, reduce an image to a map of 14 to 28 pixels a side. Four stages of one residual block
 follow, each with twice the channels and half the side of the one before. The cost of an image is therefore bounded:
-384 × 384 pixels cost about three times as much as 32 × 32.
+384 × 384 pixels take five times the multiplications of 32 × 32.
 
 As in ResNet-D (He et al., "Bag of Tricks for Image Classification with Convolutional Neural Networks", 2019), the stem
 has 3 × 3 convolutions only, and a shortcut averages before it reduces; every block starts as the identity.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Any
 
+import torch
 from torch import nn
 
 from apac.errors import InputError, require
@@ -35,9 +36,10 @@ def build_timm(name: str, image_shape: tuple[int, int, int], classes: int, *, se
     with seeding() as seed_all:
         seed_all(generator(seed, "initial weights", 0).initial_seed())
         try:
-            return _create(name.removeprefix(PREFIX), options, tuple(sides))
+            network = _create(name.removeprefix(PREFIX), options, tuple(sides))
         except Exception as error:  # of many kinds, for example for an image size that a transformer cannot divide
             raise failure(name, error) from error
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def standardization_constants(network: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]] | None:

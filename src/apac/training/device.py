@@ -18,14 +18,20 @@ def choose_device(name: str | torch.device | None = None) -> torch.device:
         return torch.device("cpu") if accelerator is None else accelerator
     try:
         device = torch.device(name)
-        if device.type == "meta":
-            raise RuntimeError("it holds no data")
+    except RuntimeError as error:
+        raise _unavailable(name, "torch knows no such device") from error
+    if device.type == "meta":
+        raise _unavailable(name, "it holds no data")
+    try:
         torch.zeros(1, device=device)
-    # torch raises many kinds of exceptions for a device that it does not know or was not built for
+    # torch raises many kinds of exceptions for a device that the machine does not have or torch was not built for
     except Exception as error:
-        reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
-        raise InputError(
-            f"the device {str(name)!r} is not available: {reason}; choose another one, or omit it for the fastest that "
-            f"torch finds."
-        ) from error
+        raise _unavailable(name, str(error).split("\n")[0].split(". ")[0].rstrip(".")) from error
     return device
+
+
+def _unavailable(name: str | torch.device, reason: str) -> InputError:
+    return InputError(
+        f"the device {str(name)!r} is not available: {reason}; choose another one, or omit it for the fastest that "
+        f"torch finds."
+    )
