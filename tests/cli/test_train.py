@@ -44,11 +44,13 @@ def test_every_option_reaches_the_configuration(tmp_path, few):
         "ema_decay": 0.5,
         "validation_fraction": 0.2,
         "seed": 7,
+        "normalization": "scaling",
         "on_unreadable": "skip",
     }
     flags = [item for name, value in options.items() for item in (f"--{name.replace('_', '-')}", value)]
     succeed("train", "--network", "mnist-mlp", *flags, "--out", tmp_path / "run")
-    assert apac.load(tmp_path / "run").config.to_json() == options
+    others = {"size": None, "fit": "crop", "weights": None, "freeze": False}
+    assert apac.load(tmp_path / "run").config.to_json() == options | others
 
 
 def test_without_a_terminal_progress_is_printed_as_lines(tmp_path, few):
@@ -198,7 +200,7 @@ def test_the_command_trains_on_a_folder_evaluates_it_and_classifies_files(tmp_pa
     succeed("train", "--data", "photos", "--out", "run", *short)
     run = apac.load("run")
     assert run.classes == ("apple", "leaf", "sky") and run.image_shape == (3, 32, 32)
-    assert (run.network_name, run.data, run.deformation) == ("cifar10-cnn", str(root), apac.presets.cifar10())
+    assert (run.network_name, run.data, run.deformation) == ("resnet", str(root), apac.presets.cifar10())
     assert "test images" in succeed("evaluate", "run", "--passes", "1,8").stdout
     files = [paint(tmp_path / f"new {i}.jpg", COLORS[name], (90, 50), seed=99) for i, name in enumerate(COLORS)]
     succeed("classify", "run", *files, "--csv", "out.csv", "--passes", 16)

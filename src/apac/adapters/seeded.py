@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from apac.deform.base import Deformation, prepare
+from apac.deform.base import INPUT_TYPES, Deformation, InputType, prepare
 from apac.errors import InputError
 from apac.randomness import seeding
 
@@ -42,6 +42,11 @@ class SeededTransform(Deformation):
     before: Function | None = field(repr=False)  # deterministic
     function: Function = field(repr=False)
     after: Function | None = field(repr=False)  # deterministic
+
+    @property
+    def input_types(self) -> tuple[InputType, ...]:
+        """Images for transforms of other libraries, all data for a function of one's own."""
+        return INPUT_TYPES if self.name.startswith("from_callable") else ("images",)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> SeededParameters:
         return SeededParameters(torch.randint(2**62, (n,), generator=generator, device=generator.device))

@@ -33,6 +33,8 @@ class Color(Deformation):
     torch.Size([8, 3, 32, 32])
     """
 
+    input_types = ("images",)
+
     gamma: tuple[float, float] = (2 / 3, 3 / 2)
     cast: float = 0.05
 

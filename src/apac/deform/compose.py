@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from apac.deform.base import Deformation, prepare
+from apac.deform.base import Deformation, InputType, common_input_types, prepare
 from apac.deform.cpu import apply_in_tiles
 from apac.deform.per_class import PerClass
 from apac.deform.thickness import Thickness
@@ -58,6 +58,10 @@ class Compose(Deformation):
     @classmethod
     def _from_arguments(cls, arguments: dict[str, Any]) -> Compose:
         return cls(*arguments["parts"])
+
+    @property
+    def input_types(self) -> tuple[InputType, ...]:
+        return common_input_types(self.parts)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ComposeParameters:
         parameters = []

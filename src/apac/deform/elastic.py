@@ -36,6 +36,8 @@ class Elastic(Deformation):
     torch.Size([8, 1, 28, 28])
     """
 
+    input_types = ("images",)
+
     sigma: float = 6.0
     alpha: float = 38.0
     padding: Padding = 0.0

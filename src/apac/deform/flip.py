@@ -26,6 +26,8 @@ class Flip(Deformation):
     tensor([[[3., 2., 1.]]])
     """
 
+    input_types = ("images",)
+
     probability: float = 0.5
 
     def __post_init__(self) -> None:

@@ -32,6 +32,8 @@ class Homography(Deformation):
     torch.Size([8, 1, 28, 28])
     """
 
+    input_types = ("images",)
+
     std: float = 0.1
     padding: Padding = 0.0
     shear: float | None = None  # None: the same as std

@@ -31,6 +31,8 @@ class ScaleShift(Deformation):
     torch.Size([8, 3, 32, 32])
     """
 
+    input_types = ("images",)
+
     scale: tuple[float, float] = (1.0, 2.0)
     padding: Padding = "edge"
 

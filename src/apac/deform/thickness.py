@@ -33,6 +33,8 @@ class Thickness(Deformation):
     tensor([[[1., 1., 0.]]])
     """
 
+    input_types = ("images",)
+
     dilate: float = 0.25
     erode: float = 0.25
     size: int = 2

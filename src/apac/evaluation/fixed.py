@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from torch import Tensor
 from apac.classify.classifier import Classifier
 from apac.classify.rules.fixed import FixedPasses
 from apac.classify.scores import Scores, rank
+from apac.errors import InputError
 from apac.evaluation.labels import validate_classes, validate_labels
 from apac.evaluation.score_cache import ScoreCache
 from apac.progress import Progress, no_progress
+from apac.validation import validate_path
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,13 @@ def evaluate(
     (0.25, 0.25, (3,))
     """
     labels = validate_labels(images, labels)
+    if not isinstance(passes, Iterable):
+        raise InputError(f"passes must be a sequence of integers, such as (1, 4, 16), got {passes!r}.")
+    folder = None if cache is None else validate_path("cache", cache)
     numbers = sorted({FixedPasses(number).passes for number in passes})
     plain = classifier.plain(images)
     validate_classes(labels, plain.shape[1])
-    score_cache = ScoreCache(classifier, images, max(numbers, default=0), None if cache is None else Path(cache))
+    score_cache = ScoreCache(classifier, images, max(numbers, default=0), folder)
     rows = tuple(_row(score_cache.get(number, progress=progress), labels) for number in numbers)
     scores = score_cache.scores
     before = rank(plain)[:, 0] == labels

@@ -30,6 +30,7 @@ from apac.runs.folder import RunSettings
 from apac.runs.training_data import load_data
 from apac.training.config import TrainConfig
 from apac.training.loop import EpochRecord
+from apac.validation import validate_path
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -159,7 +160,7 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None) -> Ru
             f"network= must be a torch.nn.Module, got {network!r}; a network of an import path is rebuilt if its "
             f"module is imported first."
         )
-    folder = run_folder.find(Path(folder))
+    folder = run_folder.find(validate_path("folder", folder))
     settings = run_folder.read_settings(folder)
     payload, tensors = run_folder.read(folder)
     parts: dict[str, dict[str, Tensor]] = {"network": {}, "normalization": {}}

@@ -34,6 +34,7 @@ from apac.training.config import TrainConfig
 from apac.training.device import choose_device
 from apac.training.freeze import frozen
 from apac.training.loop import init_state, run_epochs
+from apac.validation import validate_path
 
 DEFAULT = TrainConfig()
 PRESETS = {"mnist": presets.mnist, "cifar10": presets.cifar10}  # by the first part of the name of a data set or network
@@ -93,7 +94,7 @@ def train(
     settings = _settings(network, data, deformation, config)
     target = choose_device(device)
     module = network if isinstance(network, nn.Module) else None
-    folder = None if out is None else Path(out)
+    folder = None if out is None else validate_path("out", out)
     if folder is not None:
         run_folder.check_free(folder, settings, resume=resume, overwrite=overwrite)
     complete = folder if folder is not None and resume and run_folder.is_complete(folder) else None

@@ -21,7 +21,7 @@ from apac.inference.memory import keep_freed_blocks
 from apac.models.tied import untied
 from apac.progress import Progress, no_progress
 from apac.randomness import generator, seeded_torch
-from apac.training.batches import batches
+from apac.training.batches import batches, draw
 from apac.training.config import TrainConfig
 from apac.training.optimizer import make_optimizer
 
@@ -76,6 +76,7 @@ def run_epochs(
     held_out: tuple[Tensor, Tensor],
     *,
     standardize: Callable[[Tensor], Tensor] = lambda images: images,
+    weights: Tensor | None = None,
     after_step: Callable[[TrainingState], None] = lambda state: None,
     progress: Progress = no_progress,
     prefetch: bool | None = None,
@@ -84,8 +85,9 @@ def run_epochs(
     """Train from the current state to the last epoch, on images (N, C, H, W) with labels (N,) int64.
 
     uint8 pixels are scaled to 0 … 1, a batch at a time. `standardize` converts deformed images to network inputs.
-    `after_step` is called after each complete step. It may save the state, or raise an exception to stop. `prefetch`
-    prepares the next batch during a step, see `batches`; the result is the same.
+    Images are drawn with replacement, with probabilities proportional to `weights` (N,) if given, so that the expected
+    loss is the weighted one. `after_step` is called after each complete step. It may save the state, or raise an
+    exception to stop. `prefetch` prepares the next batch during a step, see `batches`; the result is the same.
 
     The network is on `device`. The images stay on the CPU, where they are deformed, so that the virtual samples are the
     same on all devices; each batch is moved.
@@ -97,7 +99,8 @@ def run_epochs(
     steps = math.ceil(len(images) / config.batch_size)  # per epoch of N virtual samples
     total = steps * config.epochs
     started = time.monotonic() - state.seconds
-    make_batch = partial(_virtual_samples, config, deformation, standardize, images, labels)
+    cumulative_weights = None if weights is None else weights.double().cumsum(0)
+    make_batch = partial(_virtual_samples, config, deformation, standardize, images, labels, cumulative_weights)
     # Of a network of which only the last layer is trained, the rest is as it will be used.
     state.network.train(not config.freeze)
     if device.type != "cpu" and prefetch is None:
@@ -147,11 +150,12 @@ def _virtual_samples(
     standardize: Callable[[Tensor], Tensor],
     images: Tensor,
     labels: Tensor,
+    cumulative_weights: Tensor | None,
     step: int,
 ) -> tuple[Tensor, Tensor]:
     """Draw a batch with replacement, and deform each image with newly sampled parameters."""
     random = generator(config.seed, "training step", step)
-    index = torch.randint(len(images), (config.batch_size,), generator=random)
+    index = draw(config.batch_size, len(images), cumulative_weights, generator=random)
     targets = labels[index]
     virtual = standardize(deformation(scale_pixels(images[index]), generator=random, labels=targets))
     return virtual.contiguous(memory_format=torch.channels_last), targets
