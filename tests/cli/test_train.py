@@ -49,8 +49,8 @@ def test_every_option_reaches_the_configuration(tmp_path, few):
     }
     flags = [item for name, value in options.items() for item in (f"--{name.replace('_', '-')}", value)]
     succeed("train", "--network", "mnist-mlp", *flags, "--out", tmp_path / "run")
-    folders_only = {"size": None, "fit": "crop"}
-    assert apac.load(tmp_path / "run").config.to_json() == options | folders_only
+    others = {"size": None, "fit": "crop", "weights": None, "freeze": False}
+    assert apac.load(tmp_path / "run").config.to_json() == options | others
 
 
 def test_without_a_terminal_progress_is_printed_as_lines(tmp_path, few):

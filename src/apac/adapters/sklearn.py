@@ -278,6 +278,7 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             epochs=self.epochs,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
+            optimizer="sgd",
             schedule="cosine",
             warmup=0.05,
             weight_decay=self.weight_decay,

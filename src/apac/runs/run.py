@@ -21,6 +21,7 @@ from apac.deform.base import Deformation
 from apac.deform.compose import Compose
 from apac.errors import InputError, StorageError
 from apac.models.import_path import build_by_path, is_import_path
+from apac.models.timm_network import build_timm, is_timm
 from apac.progress import Progress, no_progress
 from apac.randomness import generator
 from apac.runs import folder as run_folder
@@ -41,7 +42,7 @@ class Run:
     Run(mnist-cnn on mnist, 10 classes, 350 epochs, validation error 0.40%)
     """
 
-    network_name: str | None  # a name or an import path; None for a module
+    network_name: str | None  # a name, "timm:NAME" or an import path; None for a module
     data: str | None  # a name or the absolute path of a folder; None for data in memory
     deformation: Deformation
     config: TrainConfig
@@ -220,16 +221,18 @@ def build_network(
 ) -> nn.Module:
     """Build the network that the settings name: to train it, or to load stored weights into it.
 
-    A stored name never imports code, and stored weights are not tied.
+    A stored name never imports code of the user's, and stored weights are not tied.
     """
     name, config = settings.network, settings.config
     if name is None:
         raise InputError("this run was trained from a module; pass a module of the same architecture as network=.")
+    if is_timm(name):
+        return build_timm(name, image_shape, classes, seed=config.seed)
     if is_import_path(name):
         return build_by_path(name, image_shape, classes, seed=config.seed, import_it=to_train)
     random = generator(config.seed, "initial weights", 0)
     tied = to_train and config.tied > 0
-    return models.build(name, generator=random, channels=image_shape[0], classes=classes, tied=tied)
+    return models.build(name, generator=random, image_shape=image_shape, classes=classes, tied=tied)
 
 
 def _load_weights(network: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
