@@ -6,8 +6,9 @@ dimension n; numbers are shared by all n rows. The parameters of a deformation a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -42,23 +43,30 @@ def to_device(tree: Tree, device: torch.device) -> Tree:
 
 def requires_grad(tree: Any) -> bool:
     """Return whether any tensor of the tree requires gradients."""
-    leaves: list[Tensor] = []
-    _map(lambda leaf: leaves.append(leaf) or leaf, tree)  # type: ignore[func-returns-value]
-    return any(leaf.requires_grad for leaf in leaves)
+    return any(leaf.requires_grad for leaf in _tensors(tree))
 
 
 def _first_tensor(tree: Any) -> Tensor | None:
+    return next(_tensors(tree), None)
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
     if isinstance(tree, Tensor):
-        return tree
-    if isinstance(tree, int | float):
-        return None
-    if isinstance(tree, tuple):
-        children: Iterable[Any] = tree
-    elif is_dataclass(tree) and not isinstance(tree, type):
-        children = (getattr(tree, f.name) for f in fields(tree))
-    else:
-        raise _not_a_tree(tree)
-    return next((leaf for leaf in map(_first_tensor, children) if leaf is not None), None)
+        yield tree
+    elif isinstance(tree, tuple):
+        for child in tree:
+            yield from _tensors(child)
+    elif not isinstance(tree, int | float):
+        for name in _field_names(type(tree)):
+            yield from _tensors(getattr(tree, name))
+
+
+@lru_cache(maxsize=256)
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Return the names of the fields, cached because `dataclasses.fields` takes longer than a small tensor operation."""
+    if not is_dataclass(kind):
+        raise _not_a_tree(kind)
+    return tuple(field.name for field in fields(kind))
 
 
 def _map(function: Callable[..., Tensor], *trees: Tree) -> Tree:
@@ -69,12 +77,12 @@ def _map(function: Callable[..., Tensor], *trees: Tree) -> Tree:
         return first  # type: ignore[return-value]
     if isinstance(first, tuple):
         return tuple(_map(function, *children) for children in zip(*trees, strict=True))  # type: ignore[return-value]
-    if is_dataclass(first) and not isinstance(first, type):
-        values = {f.name: _map(function, *(getattr(tree, f.name) for tree in trees)) for f in fields(first)}
-        return type(first)(**values)  # type: ignore[return-value]
-    raise _not_a_tree(first)
+    kind = type(first)
+    values = {name: _map(function, *(getattr(tree, name) for tree in trees)) for name in _field_names(kind)}
+    return kind(**values)  # type: ignore[no-any-return]
 
 
-def _not_a_tree(value: Any) -> InputError:
-    kind = type(value).__name__
-    return InputError(f"parameters must be tensors and numbers, or dataclasses and tuples of them, got {kind}.")
+def _not_a_tree(kind: type) -> InputError:
+    return InputError(
+        f"parameters must be tensors and numbers, or dataclasses and tuples of them, got {kind.__name__}."
+    )

@@ -144,6 +144,11 @@ def prepare(images: Tensor, parameters: Tree) -> Tree:
     return trees.to_device(parameters, images.device)
 
 
+def size_factor(reference_size: int | None, image_size: tuple[int, int]) -> float:
+    """Return how many times larger an image (H, W) is than `reference_size`, by its shorter side; 1 for None."""
+    return 1.0 if reference_size is None else min(image_size) / reference_size
+
+
 def check_same_shape(images: Tensor, parameters: Tensor) -> None:
     """Raise an error if the parameters were sampled for images of another shape."""
     if parameters.shape[1:] != images.shape[1:]:

@@ -8,11 +8,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from apac.deform.base import Deformation
+from apac.deform.base import Deformation, size_factor
 from apac.deform.noise import uniform_noise
 from apac.deform.warp import Flow, Padding, warp
 from apac.errors import InputError
-from apac.validation import validate_number, validate_padding, validate_positive
+from apac.validation import validate_number, validate_padding, validate_positive, validate_reference_size
 
 TRUNCATE = 4.0  # the Gaussian filter ends at this many standard deviations, as in scipy.ndimage
 
@@ -30,6 +30,10 @@ class Elastic(Deformation):
     image), times `alpha`, is the displacement in pixels. `padding` is the value shown outside the image, or "edge" to
     repeat the edge pixels.
 
+    `reference_size` is the shorter side in pixels of the images for which `sigma` and `alpha` are given. Images that are
+    f times as large are displaced alike, by the same fractions of their shorter side: with f · sigma and f² · alpha,
+    because the displacement is proportional to alpha / sigma. None: `sigma` and `alpha` are pixels of any image.
+
     >>> import torch, apac
     >>> u = apac.Elastic(sigma=6.0, alpha=38.0)
     >>> u(torch.rand(8, 1, 28, 28), generator=torch.Generator().manual_seed(0)).shape
@@ -39,11 +43,13 @@ class Elastic(Deformation):
     sigma: float = 6.0
     alpha: float = 38.0
     padding: Padding = 0.0
+    reference_size: int | None = None
 
     def __post_init__(self) -> None:
         validate_positive(self, "sigma")
         validate_number(self, "alpha")
         validate_padding(self)
+        validate_reference_size(self)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ElasticParameters:
         _, height, width = image_shape
@@ -60,7 +66,9 @@ class Elastic(Deformation):
                 f"these elastic parameters were sampled for images of {noise.shape[-2]} × {noise.shape[-1]} pixels; "
                 f"sample them for {height} × {width}."
             )
-        rows, columns = _filter(height, self.sigma, self.alpha), _filter(width, self.sigma, 1.0)
+        factor = size_factor(self.reference_size, image_size)
+        sigma, alpha = self.sigma * factor, self.alpha * factor**2
+        rows, columns = _filter(height, sigma, alpha), _filter(width, sigma, 1.0)
         return Flow(displacement=rows.to(noise) @ noise @ columns.to(noise))
 
 
