@@ -6,7 +6,7 @@ dimension n; numbers are shared by all n rows. The parameters of a deformation a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ Tree = TypeVar("Tree")
 def size(tree: Any) -> int:
     """Return the number of rows n. A tree without tensors, such as the parameters of the identity, has 1 row."""
     leaf = _first_tensor(tree)
-    return 1 if leaf is None else len(leaf)
+    return 1 if leaf is None else leaf.shape[0]  # faster than len
 
 
 def rows(tree: Tree, index: Tensor | slice) -> Tree:
@@ -43,22 +43,25 @@ def to_device(tree: Tree, device: torch.device) -> Tree:
 
 def requires_grad(tree: Any) -> bool:
     """Return whether any tensor of the tree requires gradients."""
-    return any(leaf.requires_grad for leaf in _tensors(tree))
+    return tree.requires_grad if isinstance(tree, Tensor) else any(map(requires_grad, _children(tree)))
 
 
 def _first_tensor(tree: Any) -> Tensor | None:
-    return next(_tensors(tree), None)
-
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
     if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, tuple):
-        for child in tree:
-            yield from _tensors(child)
-    elif not isinstance(tree, int | float):
-        for name in _field_names(type(tree)):
-            yield from _tensors(getattr(tree, name))
+        return tree
+    for child in _children(tree):
+        leaf = _first_tensor(child)
+        if leaf is not None:
+            return leaf
+    return None
+
+
+def _children(tree: Any) -> Sequence[Any]:
+    if isinstance(tree, tuple):
+        return tree
+    if isinstance(tree, int | float):
+        return ()
+    return [getattr(tree, name) for name in _field_names(type(tree))]
 
 
 @lru_cache(maxsize=256)

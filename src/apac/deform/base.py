@@ -139,7 +139,7 @@ def prepare(images: Tensor, parameters: Tree) -> Tree:
             f"{tuple(images.shape)}."
         )
     n = trees.size(parameters)
-    if n not in (1, len(images)):
+    if n not in (1, images.shape[0]):
         raise InputError(f"{len(images)} images need {len(images)} parameters, or 1 for all of them, got {n}.")
     return trees.to_device(parameters, images.device)
 

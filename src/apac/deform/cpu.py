@@ -15,8 +15,9 @@ from torch import Tensor
 from apac import trees
 from apac.inference.workers import worker_pool
 
-# Images per tile: enough to amortize the call overhead, few enough to stay in the cache.
+# Images of up to TILE_PIXELS pixels per tile: enough to amortize the call overhead, few enough to stay in the cache.
 MIN_TILE, MAX_TILE = 128, 1024
+TILE_PIXELS = 32 * 32
 _kernels_enabled = True
 
 
@@ -27,6 +28,17 @@ def kernels_for(images: Tensor, parameters: Any = ()) -> Any | None:
     if torch.is_grad_enabled() and (images.requires_grad or trees.requires_grad(parameters)):
         return None
     return _load_kernels()
+
+
+def as_arrays(*tensors: Tensor) -> tuple[Any, ...]:
+    """Return numpy views of the tensors, or the tensors if they are not on the CPU or need gradients.
+
+    Arithmetic on the parameters of a few images takes a fraction of the time in numpy. Assignments to a view change the
+    tensor.
+    """
+    if any(tensor.device.type != "cpu" or tensor.requires_grad for tensor in tensors):
+        return tensors
+    return tuple(tensor.numpy() for tensor in tensors)
 
 
 @contextmanager
@@ -49,10 +61,18 @@ def _load_kernels() -> Any | None:
         return None
 
 
+def _tile_size(images: Tensor) -> int:
+    """Return the number of images of a tile: one tile per thread, within limits that are lower for larger images."""
+    n, _, height, width = images.shape
+    times_larger = max(1, height * width // TILE_PIXELS)
+    shortest, longest = max(1, MIN_TILE // times_larger), max(1, MAX_TILE // times_larger)
+    return min(max(-(-n // torch.get_num_threads()), shortest), longest)
+
+
 def apply_in_tiles(apply: Callable[[Tensor, Any], Tensor], images: Tensor, parameters: Any) -> Tensor:
     """Return apply(images, parameters), computed in parallel for tiles of the images on the CPU."""
-    size = min(max(-(-len(images) // torch.get_num_threads()), MIN_TILE), MAX_TILE)
-    if len(images) <= size or kernels_for(images, parameters) is None:
+    size = _tile_size(images)
+    if images.shape[0] <= size or kernels_for(images, parameters) is None:
         return apply(images, parameters)
     shared = trees.size(parameters) == 1
 

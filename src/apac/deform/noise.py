@@ -15,7 +15,7 @@ from apac.inference.workers import worker_pool
 from apac.randomness import scramble
 
 _MASK_32_BITS = 0xFFFFFFFF
-_ROWS_PER_TASK = 512
+_NUMBERS_PER_TASK = 512 * 1568
 
 
 def uniform_noise(n: int, count: int, *, generator: torch.Generator) -> Tensor:
@@ -25,10 +25,11 @@ def uniform_noise(n: int, count: int, *, generator: torch.Generator) -> Tensor:
     if kernels is None:
         return _noise_torch(keys, count)
     out = torch.empty(n, count, device="cpu")
-    if n <= _ROWS_PER_TASK:
+    rows = max(1, _NUMBERS_PER_TASK // max(1, count))
+    if n <= rows:
         kernels.noise(keys.numpy(), out.numpy())
         return out
-    tasks = zip(keys.split(_ROWS_PER_TASK), out.split(_ROWS_PER_TASK), strict=True)
+    tasks = zip(keys.split(rows), out.split(rows), strict=True)
     with worker_pool() as workers:
         list(workers.map(lambda task: kernels.noise(task[0].numpy(), task[1].numpy()), tasks))
     return out

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation
+from apac.deform.cpu import as_arrays
 from apac.deform.warp import Flow, Padding, warp
 from apac.validation import validate_padding, validate_range
 
@@ -40,32 +40,27 @@ class ScaleShift(Deformation):
         validate_padding(self)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ScaleShiftParameters:
+        _, height, width = image_shape
         low, high = self.scale
         uniform = torch.rand(n, 3, generator=generator, device=generator.device)
-        scale = uniform[:, 0] * (high - low) + low
-        slack = _side_lengths(image_shape[1:], uniform.dtype, uniform.device) * (1 - scale.reciprocal())[:, None]  # (n, 2)
-        return ScaleShiftParameters(scale, uniform[:, 1:] * slack)
+        parameters = ScaleShiftParameters(uniform.new_empty(n), uniform.new_empty(n, 2))
+        random, scale, corner = as_arrays(uniform, parameters.scale, parameters.corner)
+        scale[:] = low + (high - low) * random[:, 0]
+        slack = 1 - 1 / scale
+        corner[:, 0] = random[:, 1] * (width * slack)
+        corner[:, 1] = random[:, 2] * (height * slack)
+        return parameters
 
     def apply(self, images: Tensor, parameters: ScaleShiftParameters) -> Tensor:
         return warp(images, [self], [parameters])
 
     def flow(self, parameters: ScaleShiftParameters, image_size: tuple[int, int]) -> Flow:
-        step = parameters.scale.reciprocal()[:, None]
-        half = _side_lengths(image_size, step.dtype, step.device) / 2
-        shift = parameters.corner + half * (step - 1)  # (n, 2): the patch's center from the image's
-        constants, elements = _constants(step.dtype, step.device)
-        terms = torch.cat((step, shift, constants.expand(len(step), 2)), dim=1)  # (n, 5): step, shift, 0, 1
-        return Flow(matrix=terms[:, elements].view(-1, 3, 3))
-
-
-@lru_cache(maxsize=32)
-def _side_lengths(image_size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the width and height, cached to keep `sample` and `flow` fast."""
-    height, width = image_size
-    return torch.tensor([width, height], dtype=dtype, device=device)
-
-
-@lru_cache(maxsize=8)
-def _constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return 0 and 1, and the index of each element of the matrix among step, shift (x and y), 0 and 1."""
-    return torch.tensor([0, 1], dtype=dtype, device=device), torch.tensor([0, 3, 1, 3, 0, 2, 3, 3, 4], device=device)
+        height, width = image_size
+        result = parameters.scale.new_zeros(parameters.scale.shape[0], 3, 3)
+        scale, corner, matrix = as_arrays(parameters.scale, parameters.corner, result)
+        step = 1 / scale
+        matrix[:, 0, 0] = matrix[:, 1, 1] = step
+        matrix[:, 0, 2] = corner[:, 0] + width / 2 * (step - 1)  # the patch's center from the image's
+        matrix[:, 1, 2] = corner[:, 1] + height / 2 * (step - 1)
+        matrix[:, 2, 2] = 1
+        return Flow(matrix=result)
