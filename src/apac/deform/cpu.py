@@ -23,7 +23,7 @@ _kernels_enabled = True
 
 def kernels_for(images: Tensor, parameters: Any = ()) -> Any | None:
     """Return the CPU kernels, or None if images are not on the CPU or need gradients, or numba is unavailable."""
-    if not _kernels_enabled or images.device.type != "cpu":
+    if not (_kernels_enabled and images.is_cpu):
         return None
     if torch.is_grad_enabled() and (images.requires_grad or trees.requires_grad(parameters)):
         return None
@@ -36,9 +36,10 @@ def as_arrays(*tensors: Tensor) -> tuple[Any, ...]:
     Arithmetic on the parameters of a few images takes a fraction of the time in numpy. Assignments to a view change the
     tensor.
     """
-    if any(tensor.device.type != "cpu" or tensor.requires_grad for tensor in tensors):
-        return tensors
-    return tuple(tensor.numpy() for tensor in tensors)
+    for tensor in tensors:
+        if not tensor.is_cpu or tensor.requires_grad:
+            return tensors
+    return tuple([tensor.numpy() for tensor in tensors])
 
 
 @contextmanager

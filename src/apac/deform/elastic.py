@@ -53,7 +53,7 @@ class Elastic(Deformation):
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ElasticParameters:
         _, height, width = image_shape
-        return ElasticParameters(uniform_noise(n, 2 * height * width, generator=generator).view(n, 2, height, width))
+        return ElasticParameters(uniform_noise(n, (2, height, width), generator=generator))
 
     def apply(self, images: Tensor, parameters: ElasticParameters) -> Tensor:
         return warp(images, [self], [parameters])
@@ -67,14 +67,18 @@ class Elastic(Deformation):
                 f"sample them for {height} × {width}."
             )
         factor = size_factor(self.reference_size, image_size)
-        sigma, alpha = self.sigma * factor, self.alpha * factor**2
-        rows, columns = _filter(height, sigma, alpha), _filter(width, sigma, 1.0)
-        return Flow(displacement=rows.to(noise) @ noise @ columns.to(noise))
+        rows, columns = _filters(image_size, self.sigma * factor, self.alpha * factor**2, noise.dtype, noise.device)
+        return Flow(displacement=rows @ noise @ columns)
 
 
-@lru_cache(maxsize=32)
-def _filter(length: int, sigma: float, scale: float) -> Tensor:
-    return (scale * gaussian_matrix(length, sigma)).float()
+@lru_cache(maxsize=16)
+def _filters(
+    image_size: tuple[int, int], sigma: float, alpha: float, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return the filters of the rows, times alpha, and of the columns as matrices, cached to keep `flow` fast."""
+    height, width = image_size
+    rows, columns = alpha * gaussian_matrix(height, sigma), gaussian_matrix(width, sigma)
+    return rows.float().to(device, dtype), columns.float().to(device, dtype)
 
 
 def gaussian_matrix(length: int, sigma: float) -> Tensor:

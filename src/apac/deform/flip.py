@@ -38,7 +38,8 @@ class Flip(Deformation):
         return None
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> FlipParameters:
-        return FlipParameters(torch.rand(n, generator=generator, device=generator.device) < self.probability)
+        (uniform,) = as_arrays(torch.rand(n, generator=generator, device=generator.device))
+        return FlipParameters(torch.as_tensor(uniform < self.probability))
 
     def apply(self, images: Tensor, parameters: FlipParameters) -> Tensor:
         return warp(images, [self], [parameters])

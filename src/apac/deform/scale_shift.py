@@ -43,13 +43,14 @@ class ScaleShift(Deformation):
         _, height, width = image_shape
         low, high = self.scale
         uniform = torch.rand(n, 3, generator=generator, device=generator.device)
-        parameters = ScaleShiftParameters(uniform.new_empty(n), uniform.new_empty(n, 2))
-        random, scale, corner = as_arrays(uniform, parameters.scale, parameters.corner)
-        scale[:] = low + (high - low) * random[:, 0]
+        (array,) = as_arrays(uniform)
+        scale, left, top = array[:, 0], array[:, 1], array[:, 2]
+        scale *= high - low
+        scale += low
         slack = 1 - 1 / scale
-        corner[:, 0] = random[:, 1] * (width * slack)
-        corner[:, 1] = random[:, 2] * (height * slack)
-        return parameters
+        left *= width * slack
+        top *= height * slack
+        return ScaleShiftParameters(uniform[:, 0], uniform[:, 1:])
 
     def apply(self, images: Tensor, parameters: ScaleShiftParameters) -> Tensor:
         return warp(images, [self], [parameters])

@@ -78,8 +78,8 @@ def resample(
     flows = [part.flow(p, (height, width)) for part, p in zip(group, parameters, strict=thickness is None)]
     # Half precision is too coarse for coordinates.
     dtype = torch.float64 if images.dtype == torch.float64 else torch.float32
-    matrix = _combine(torch.matmul, [flow.matrix.to(dtype) for flow in flows if flow.matrix is not None])
-    displacement = _combine(torch.add, [flow.displacement.to(dtype) for flow in flows if flow.displacement is not None])
+    matrix = _combine(torch.matmul, [flow.matrix for flow in flows if flow.matrix is not None], dtype)
+    displacement = _combine(torch.add, [flow.displacement for flow in flows if flow.displacement is not None], dtype)
     originals, padding = images.to(dtype), group_padding(group) or 0.0
     kernels = kernels_for(images, tuple(parameters))
     if kernels is not None:
@@ -89,9 +89,11 @@ def resample(
     return result if thickness is None else thickness.apply(result, parameters[-1])
 
 
-def _combine(operation: Callable[[Tensor, Tensor], Tensor], terms: list[Tensor]) -> Tensor | None:
+def _combine(
+    operation: Callable[[Tensor, Tensor], Tensor], terms: list[Tensor], dtype: torch.dtype
+) -> Tensor | None:
     """Combine the terms in order: images deformed by A and then B are sampled at x → A(B(x)), which is A @ B."""
-    return reduce(operation, terms) if terms else None
+    return reduce(operation, [term.to(dtype) for term in terms]) if terms else None
 
 
 def _resample_kernel(
@@ -113,7 +115,7 @@ def _resample_kernel(
         ("displacement", displacement, (2, height, width)),
         ("change", change, ()),
     ):
-        if tensor.shape not in ((n, *shape), (1, *shape)):
+        if tensor.shape[1:] != shape or tensor.shape[0] not in (1, n):
             raise InputError(
                 f"the {name} of {n} images must have the shape (1 or {n}, {', '.join(map(str, shape))}), got "
                 f"{tuple(tensor.shape)}."
