@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from apac import trees
+from apac.inference.memory import keep_freed_blocks
 from apac.inference.workers import worker_pool
 
 # Images of up to TILE_PIXELS pixels per tile: enough to amortize the call overhead, few enough to stay in the cache.
@@ -72,6 +73,7 @@ def _tile_size(images: Tensor) -> int:
 
 def apply_in_tiles(apply: Callable[[Tensor, Any], Tensor], images: Tensor, parameters: Any) -> Tensor:
     """Return apply(images, parameters), computed in parallel for tiles of the images on the CPU."""
+    keep_freed_blocks()  # page faults on new memory would take as long as the deformation
     size = _tile_size(images)
     if images.shape[0] <= size or kernels_for(images, parameters) is None:
         return apply(images, parameters)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation
-from apac.deform.cpu import as_arrays
 from apac.deform.warp import Flow, warp
 from apac.validation import validate_number
 
@@ -38,15 +38,16 @@ class Flip(Deformation):
         return None
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> FlipParameters:
-        (uniform,) = as_arrays(torch.rand(n, generator=generator, device=generator.device))
-        return FlipParameters(torch.as_tensor(uniform < self.probability))
+        return FlipParameters(torch.rand(n, generator=generator, device=generator.device) < self.probability)
 
     def apply(self, images: Tensor, parameters: FlipParameters) -> Tensor:
         return warp(images, [self], [parameters])
 
     def flow(self, parameters: FlipParameters, image_size: tuple[int, int]) -> Flow:
-        result = torch.zeros(parameters.flipped.shape[0], 3, 3, device=parameters.flipped.device)
-        flipped, matrix = as_arrays(parameters.flipped, result)
-        matrix[:, 0, 0] = 1 - 2 * flipped
-        matrix[:, 1, 1] = matrix[:, 2, 2] = 1
-        return Flow(matrix=result)
+        return Flow(matrix=_matrices(parameters.flipped.device)[parameters.flipped.long()])
+
+
+@lru_cache(maxsize=8)
+def _matrices(device: torch.device) -> Tensor:
+    """Return the matrices of an image that is not flipped and of one that is, (2, 3, 3), cached to keep `flow` fast."""
+    return torch.stack([torch.eye(3), torch.diag(torch.tensor([-1.0, 1.0, 1.0]))]).to(device)

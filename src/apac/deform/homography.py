@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation
-from apac.deform.cpu import as_arrays
 from apac.deform.warp import Flow, Padding, warp
 from apac.validation import validate_number, validate_padding
 
@@ -47,34 +46,31 @@ class Homography(Deformation):
         shear = "" if self.shear is None else f", shear={self.shear!r}"
         return f"Homography(std={self.std!r}, padding={self.padding!r}{shear})"
 
-    @property
-    def _shear(self) -> float:
-        return self.std if self.shear is None else self.shear
-
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> HomographyParameters:
-        matrix = torch.randn(n, 9, generator=generator, device=generator.device)
-        elements, mean, std = as_arrays(matrix, *_mean_and_std(self.std, self._shear, generator.device))
-        elements *= std
-        elements += mean
-        return HomographyParameters(matrix.view(n, 3, 3))
+        noise = torch.randn(n, 9, generator=generator, device=generator.device)
+        shear = self.std if self.shear is None else self.shear
+        mean, std = _mean_and_std(self.std, shear, generator.device)
+        return HomographyParameters(mean + (std * noise).view(n, 3, 3))
 
     def apply(self, images: Tensor, parameters: HomographyParameters) -> Tensor:
         return warp(images, [self], [parameters])
 
     def flow(self, parameters: HomographyParameters, image_size: tuple[int, int]) -> Flow:
-        height, width = image_size
         # from [-1, 1] to pixels: D⁻¹ H D with D = diag(2/W, 2/H, 1)
-        result = parameters.matrix.clone()
-        (matrix,) = as_arrays(result)
-        matrix[:, :, 0] *= 2 / width
-        matrix[:, :, 1] *= 2 / height
-        matrix[:, 0] /= 2 / width
-        matrix[:, 1] /= 2 / height
-        return Flow(matrix=result)
+        row, column = _to_unit(image_size, parameters.matrix.dtype, parameters.matrix.device)
+        return Flow(matrix=parameters.matrix * row / column)
+
+
+@lru_cache(maxsize=32)
+def _to_unit(image_size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the diagonal of D as a row (3,) and as a column (3, 1), cached to keep `flow` fast."""
+    height, width = image_size
+    diagonal = torch.tensor([2 / width, 2 / height, 1.0], dtype=dtype, device=device)
+    return diagonal, diagonal[:, None]
 
 
 @lru_cache(maxsize=8)
 def _mean_and_std(std: float, shear: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the mean and the standard deviation of the elements, (9,) each, cached to keep `sample` fast."""
+    """Return the mean (3, 3) and standard deviation (9,) of the elements, cached to keep `sample` fast."""
     elements = [[std, shear, std], [shear, std, std], [std, std, 0.0]]  # H33 = 1
-    return torch.eye(3, device=device).flatten(), torch.tensor(elements, device=device).flatten()
+    return torch.eye(3, device=device), torch.tensor(elements, device=device).flatten()
