@@ -61,12 +61,13 @@ def _children(tree: Any) -> Sequence[Any]:
         return tree
     if isinstance(tree, int | float):
         return ()
-    return [getattr(tree, name) for name in _field_names(type(tree))]
+    kind: Any = type(tree)
+    return [getattr(tree, name) for name in _field_names(kind)]
 
 
 @lru_cache(maxsize=256)
 def _field_names(kind: type) -> tuple[str, ...]:
-    """Return the names of the fields, cached because `dataclasses.fields` takes longer than a small tensor operation."""
+    """Return the names of the fields, cached because `dataclasses.fields` is slow."""
     if not is_dataclass(kind):
         raise _not_a_tree(kind)
     return tuple(field.name for field in fields(kind))
@@ -80,7 +81,7 @@ def _map(function: Callable[..., Tensor], *trees: Tree) -> Tree:
         return first  # type: ignore[return-value]
     if isinstance(first, tuple):
         return tuple(_map(function, *children) for children in zip(*trees, strict=True))  # type: ignore[return-value]
-    kind = type(first)
+    kind: Any = type(first)
     values = {name: _map(function, *(getattr(tree, name) for tree in trees)) for name in _field_names(kind)}
     return kind(**values)  # type: ignore[no-any-return]
 

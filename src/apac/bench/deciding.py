@@ -54,7 +54,9 @@ def _measure_large(rounds: int, progress: Progress) -> list[Entry]:
     group = f"passes per second, ResNet-18, photos preset, {' × '.join(map(str, LARGE))}"
     with torch.no_grad():
         speed = race(group, {FIXED_RULE: fixed, NETWORK: alone}, rounds, progress)
-    return [Entry(group, name, value, "passes/s", FIXED_RULE, speed[FIXED_RULE] / value) for name, value in speed.items()]
+    return [
+        Entry(group, name, value, "passes/s", FIXED_RULE, speed[FIXED_RULE] / value) for name, value in speed.items()
+    ]
 
 
 def _network_alone(classifier: Classifier, images: Tensor, passes: int) -> Callable[[], float]:

@@ -101,13 +101,11 @@ def _group(parts: list[Deformation]) -> list[_Group]:
     """Group consecutive parts that share a resampling, with the Thickness that follows it, if any."""
     groups: list[_Group] = []
     for part in parts:
-        last = groups[-1] if groups else None
-        extendable = last is not None and last.geometric and last.thickness is None
-        geometric = isinstance(part, Geometric)
-        if extendable and geometric and can_share_resampling(last.parts, part):
+        last = groups[-1] if groups and groups[-1].geometric and groups[-1].thickness is None else None
+        if last and isinstance(part, Geometric) and can_share_resampling(last.parts, part):
             last.parts.append(part)
-        elif extendable and type(part) is Thickness:
+        elif last and type(part) is Thickness:
             groups[-1] = last._replace(thickness=part)
         else:
-            groups.append(_Group([part], geometric))
+            groups.append(_Group([part], isinstance(part, Geometric)))
     return groups

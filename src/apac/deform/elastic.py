@@ -30,8 +30,8 @@ class Elastic(Deformation):
     image), times `alpha`, is the displacement in pixels. `padding` is the value shown outside the image, or "edge" to
     repeat the edge pixels.
 
-    `reference_size` is the shorter side in pixels of the images for which `sigma` and `alpha` are given. Images that are
-    f times as large are displaced alike, by the same fractions of their shorter side: with f · sigma and f² · alpha,
+    `reference_size` is the shorter side in pixels of the images for which `sigma` and `alpha` are given. Images that
+    are f times as large are displaced by the same fractions of their shorter side: with f · sigma and f² · alpha,
     because the displacement is proportional to alpha / sigma. None: `sigma` and `alpha` are pixels of any image.
 
     >>> import torch, apac

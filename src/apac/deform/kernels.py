@@ -210,14 +210,14 @@ def color(images: Any, gamma: Any, cast: Any, out: Any) -> None:
 
 
 @_compiled
-def _clamp(x: float) -> float:
+def _clamp(x: Any) -> Any:
     """Clamp to [0, 1]; NaN stays NaN."""
     x = np.float32(1) if x > np.float32(1) else x
     return np.float32(0) if x < np.float32(0) else x
 
 
 @_compiled
-def _power(x: float, power: float) -> float:
+def _power(x: Any, power: Any) -> Any:
     """Return x^power for x in [0, 1] and power > 0, with an absolute error of about 1e-7.
 
     2^(power · log2 x), with the polynomials of the Cephes library for log(1 + f) and 2^r.

@@ -89,9 +89,7 @@ def resample(
     return result if thickness is None else thickness.apply(result, parameters[-1])
 
 
-def _combine(
-    operation: Callable[[Tensor, Tensor], Tensor], terms: list[Tensor], dtype: torch.dtype
-) -> Tensor | None:
+def _combine(operation: Callable[[Tensor, Tensor], Tensor], terms: list[Tensor], dtype: torch.dtype) -> Tensor | None:
     """Combine the terms in order: images deformed by A and then B are sampled at x → A(B(x)), which is A @ B."""
     return reduce(operation, [term.to(dtype) for term in terms]) if terms else None
 
