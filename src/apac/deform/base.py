@@ -165,7 +165,7 @@ def prepare(images: Tensor, parameters: Tree) -> Tree:
             f"{tuple(images.shape)}."
         )
     n = trees.size(parameters)
-    if n not in (1, len(images)):
+    if n not in (1, images.shape[0]):
         raise InputError(f"{len(images)} images need {len(images)} parameters, or 1 for all of them, got {n}.")
     return trees.to_device(parameters, images.device)
 
@@ -173,6 +173,11 @@ def prepare(images: Tensor, parameters: Tree) -> Tree:
 def common_input_types(parts: Iterable[Deformation]) -> tuple[InputType, ...]:
     """Return the input types that all parts are made for."""
     return tuple(kind for kind in INPUT_TYPES if all(kind in part.input_types for part in parts))
+
+
+def size_factor(reference_size: int | None, image_size: tuple[int, int]) -> float:
+    """Return how many times larger an image (H, W) is than `reference_size`, by its shorter side; 1 for None."""
+    return 1.0 if reference_size is None else min(image_size) / reference_size
 
 
 def check_same_shape(images: Tensor, parameters: Tensor) -> None:
