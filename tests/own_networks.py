@@ -16,3 +16,12 @@ def nothing(image_shape: tuple[int, int, int], classes: int) -> None:
 
 def failing(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     raise ZeroDivisionError("oops")
+
+
+def too_many(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return linear(image_shape, classes + 1)
+
+
+def convolutional(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Return a network for images of at least 9 × 9."""
+    return nn.Sequential(nn.Conv2d(image_shape[0], classes, 9), nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -14,7 +14,7 @@ from apac.randomness import generator
 from apac.training.config import TrainConfig
 from apac.training.loop import TrainingState, init_state, run_epochs
 
-CONFIG = TrainConfig(epochs=2, batch_size=20, learning_rate=0.03, weight_decay=0.01, seed=4)
+CONFIG = TrainConfig(epochs=2, batch_size=20, learning_rate=0.03, weight_decay=0.01, seed=4).resolve(None, None)
 MNIST = apac.presets.mnist()
 
 

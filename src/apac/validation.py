@@ -1,13 +1,15 @@
-"""Validation of constructor arguments.
+"""Validation of arguments.
 
-Each function checks one field of a frozen dataclass and converts it to a Python number, so that equal values print,
+Most functions check one field of a frozen dataclass and convert it to a Python number, so that equal values print,
 compare and serialize identically whatever their original type.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from apac.errors import InputError
@@ -53,6 +55,12 @@ def validate_integer(owner: Any, name: str, *, minimum: float = -math.inf) -> No
     object.__setattr__(owner, name, int(value))
 
 
+def validate_reference_size(owner: Any) -> None:
+    """Require `reference_size` to be None or an integer of at least 1."""
+    if owner.reference_size is not None:
+        validate_integer(owner, "reference_size", minimum=1)
+
+
 def validate_range(owner: Any, name: str, *, minimum: float) -> None:
     """Require a pair (low, high) of numbers with minimum <= low <= high."""
     value = getattr(owner, name)
@@ -74,6 +82,13 @@ def validate_padding(owner: Any) -> None:
             f'the padding of {_describe(owner)} must be "edge" or a background value, got {owner.padding!r}.'
         )
     object.__setattr__(owner, "padding", float(owner.padding))
+
+
+def validate_path(name: str, value: Any) -> Path:
+    """Return an argument as a path; raise InputError if it is not a string or a path."""
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(f"{name} must be a path, a string or a pathlib.Path, got {value!r}.")
+    return Path(value)
 
 
 def _to_float(value: Any) -> float:

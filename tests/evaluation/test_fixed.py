@@ -133,6 +133,7 @@ def test_progress_counts_every_pass_once(network, part):
         (torch.zeros(59, dtype=torch.long), (1,), r"integers of shape \(60,\), one per image, got torch.int64 \(59,\)"),
         (torch.zeros(60), (1,), "labels must be integers .*, got torch.float32"),
         (torch.zeros(60, dtype=torch.long), (4, 0), "of at least 1, got 0"),
+        (torch.zeros(60, dtype=torch.long), 3, r"passes must be a sequence of integers, such as \(1, 4, 16\), got 3"),
     ],
 )
 def test_wrong_labels_or_passes_are_rejected_in_one_sentence(network, part, labels, passes, sentence):

@@ -84,6 +84,13 @@ def test_image_files_are_classified_and_unreadable_ones_listed(trained, tmp_path
     assert nothing.labels == () and nothing.decision.labels.shape == (0,)
 
 
+def test_a_folder_that_is_no_path_is_rejected(small):
+    with pytest.raises(apac.InputError, match=r"folder must be a path.*, got 3"):
+        apac.load(3)  # type: ignore[arg-type]
+    with pytest.raises(apac.InputError, match="out must be a path"):
+        train(small, 3)
+
+
 def test_a_folder_that_holds_a_run_is_rejected_resumed_or_overwritten(copy, small):
     before = (copy / "weights.safetensors").read_bytes()
     with pytest.raises(apac.InputError, match="already holds a run; continue it with resume=True, replace it with"):

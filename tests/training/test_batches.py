@@ -7,12 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+import scipy.stats
 import torch
 from torch import Tensor
 
 import apac
+from apac.randomness import generator
 from apac.training import loop
-from apac.training.batches import batches
+from apac.training.batches import batches, draw
 from small_training import CONFIG, MNIST, fresh, train, weights_of
 
 either_way = pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in turn"])
@@ -166,3 +168,13 @@ def test_prefetching_leaves_the_thread_counts_unchanged():
     before = torch.get_num_threads(), default_threads()
     assert list(batches(lambda step: step, 0, 3, prefetch=True)) == [0, 1, 2]
     assert (torch.get_num_threads(), default_threads()) == before
+
+
+def test_samples_are_drawn_in_proportion_to_their_weights():
+    weights = torch.tensor([0.0, 3.0, 1.0, 0.0, 0.5, 5.5, 0.0])
+    index = draw(100_000, 7, weights.double().cumsum(0), generator=generator(0, "test", 0))
+    counts = index.bincount(minlength=7).numpy()
+    drawn = weights.numpy() > 0
+    assert not counts[~drawn].any()
+    expected = 100_000 * weights.numpy()[drawn] / weights.sum().item()
+    assert scipy.stats.chisquare(counts[drawn], expected).pvalue > 0.001  # the seed is fixed

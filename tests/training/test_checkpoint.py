@@ -18,6 +18,7 @@ TRAINING = replace(CONFIG, epochs=3, ema_decay=0.9)
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "cnn": ("mnist-cnn", {}),
     "muon": ("mnist-cnn", {"optimizer": "muon", "warmup": 0.3}),
+    "adamw": ("mnist-cnn", {"optimizer": "adamw"}),
     "tied": ("mnist-mlp", {"tied": 0.4}),
     "batch normalization and dropout": (None, {}),
 }
@@ -28,7 +29,9 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize(("case", "step"), [("cnn", 1), ("cnn", 14), ("muon", 7), ("tied", 3), ("tied", 7)])
+@pytest.mark.parametrize(
+    ("case", "step"), [("cnn", 1), ("cnn", 14), ("muon", 7), ("adamw", 8), ("tied", 3), ("tied", 7)]
+)
 def test_a_training_resumed_from_any_step_equals_the_uninterrupted_one(case, step, digits):
     check_resuming(case, step, digits)
 

@@ -38,8 +38,32 @@ def test_other_networks_and_data_get_values_for_small_data_sets(network, data):
 
 
 def test_explicit_values_are_not_replaced():
-    config = TrainConfig(learning_rate=0.3, weight_decay=0.0, normalization="zca")
-    assert config.resolve("mnist-cnn", "mnist") == config.resolve(None, None) == config
+    config = TrainConfig(
+        learning_rate=0.3, weight_decay=0.0, normalization="zca", optimizer="sgd", schedule="cosine", warmup=0.0
+    )
+    assert (
+        config.resolve("mnist-cnn", "mnist") == config.resolve("resnet", None) == config.resolve(None, None) == config
+    )
+
+
+def test_modern_networks_get_a_modern_recipe():
+    config = TrainConfig().resolve("resnet", "/photos")
+    assert (config.optimizer, config.learning_rate, config.weight_decay) == ("muon", 0.05, 5e-4)
+    assert (config.schedule, config.warmup) == ("cosine", 0.1)
+    config = TrainConfig().resolve("timm:resnet18", "/photos")
+    assert (config.optimizer, config.learning_rate, config.weight_decay) == ("adamw", 1e-3, 0.05)
+    assert (config.schedule, config.warmup) == ("cosine", 0.1)
+
+
+def test_adamw_has_a_learning_rate_of_its_own_for_every_network():
+    for network in ("mnist-cnn", "resnet", "a.b:c", None):
+        config = TrainConfig(optimizer="adamw").resolve(network, "mnist")
+        assert (config.learning_rate, config.weight_decay) == (1e-3, 0.05)
+
+
+def test_the_path_of_a_weights_file_is_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert TrainConfig(weights="a.safetensors").weights == str(tmp_path / "a.safetensors")
 
 
 def test_a_configuration_survives_json():
@@ -67,7 +91,7 @@ def test_on_unreadable_is_not_compared():
         ({"weight_decay": -1.0}, "weight_decay of a TrainConfig must be a number of at least 0"),
         ({"tied": 1.0}, "tied of a TrainConfig must be a number of at least 0 and below 1"),
         ({"warmup": 1.0}, "warmup of a TrainConfig must be a number of at least 0 and below 1"),
-        ({"optimizer": "adam"}, 'optimizer must be "sgd" or "muon", got \'adam\''),
+        ({"optimizer": "adam"}, 'optimizer must be "sgd", "muon" or "adamw", got \'adam\''),
         ({"schedule": "step"}, 'schedule must be "exponential" or "cosine"'),
         ({"on_unreadable": "ignore"}, 'on_unreadable must be "refuse" or "skip"'),
     ],

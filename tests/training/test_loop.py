@@ -118,7 +118,7 @@ def test_muon_orthogonalizes_the_updates_of_hidden_weights_only():
     assert {group["momentum"] for group in (hidden, last, biases)} == {0.95}
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "muon"])
+@pytest.mark.parametrize("optimizer", ["sgd", "muon", "adamw"])
 def test_frozen_parameters_do_not_change(part, optimizer):
     network = noisy_network()
     network[0].requires_grad_(False)

@@ -9,17 +9,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from apac.cli.errors import handle_errors
-from apac.cli.options import Overwrite, Resume, deformation_of, search_current_folder
+from apac.cli.options import (
+    DeformationOption,
+    Fit,
+    Overwrite,
+    Resume,
+    Size,
+    deformation_of,
+    search_current_folder,
+)
 from apac.cli.signals import stop_on_signal
 from apac.cli.terminal import show_progress
+from apac.cli.train_summary import print_summary
 from apac.errors import InputError, Interrupted
 
 if TYPE_CHECKING:  # they import torch, which is slow
     from apac.deform.base import Deformation
     from apac.training.config import TrainConfig
 
-# default network by data set; cifar10-cnn for folders
-NETWORKS = {"mnist-5k": "mnist-cnn", "mnist": "mnist-cnn"}
+# default network by data set; resnet for folders
+NETWORKS = {"mnist-5k": "mnist-cnn", "mnist": "mnist-cnn", "cifar10": "cifar10-cnn"}
 
 
 @handle_errors
@@ -32,20 +41,18 @@ def train(
     network: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|module:function",
-            help="mnist-cnn, mnist-mlp, cifar10-cnn or cifar10-mlp; or a function that builds a module from "
-            "(image_shape, classes).",
-            show_default="the CNN for the data",
+            metavar="NAME|timm:NAME|module:function",
+            help="resnet, mnist-cnn, mnist-mlp, cifar10-cnn or cifar10-mlp; a network of timm; or a function that "
+            "builds a module from (image_shape, classes).",
+            show_default="the CNN for the data; resnet for a folder",
         ),
     ] = None,
-    deformation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|module:attribute",
-            help="mnist or cifar10; or an apac.Deformation, or a function that returns one.",
-            show_default="the paper's; cifar10 for a folder",
-        ),
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="A safetensors file with initial weights. The last layer may have other classes."),
     ] = None,
+    freeze: Annotated[bool, typer.Option("--freeze", help="Train the last layer only.")] = False,
+    deformation: DeformationOption = None,
     plain: Annotated[bool, typer.Option("--plain", help="Train on the original data, without deformation.")] = False,
     epochs: Annotated[
         int | None,
@@ -53,16 +60,23 @@ def train(
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Virtual samples per step.", show_default="100")] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="The initial learning rate.", show_default="the paper's; 0.005 for a folder")
+        float | None, typer.Option(help="The initial learning rate.", show_default="the paper's; 0.05 for resnet")
     ] = None,
     schedule: Annotated[
         str | None,
-        typer.Option(help="exponential (factor 0.9993 per epoch) or cosine.", show_default="exponential"),
+        typer.Option(
+            help="exponential (factor 0.9993 per epoch) or cosine.",
+            show_default="cosine for resnet and timm, else exponential",
+        ),
     ] = None,
     warmup: Annotated[
-        float | None, typer.Option(help="Fraction of the steps used for linear warm-up.", show_default="0")
+        float | None,
+        typer.Option(help="Fraction of the steps used for linear warm-up.", show_default="0.1 with cosine"),
     ] = None,
-    optimizer: Annotated[str | None, typer.Option(help="sgd or muon.", show_default="sgd")] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help="sgd, muon or adamw.", show_default="muon for resnet, adamw for timm, else sgd"),
+    ] = None,
     tied: Annotated[
         float | None,
         typer.Option(
@@ -71,7 +85,7 @@ def train(
     ] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of the optimizer.", show_default="0.9")] = None,
     weight_decay: Annotated[
-        float | None, typer.Option(help="L2 penalty on the weights.", show_default="the paper's; 5e-4 for a folder")
+        float | None, typer.Option(help="Decay of the weights.", show_default="the paper's; 5e-4 for resnet")
     ] = None,
     ema_decay: Annotated[
         float | None,
@@ -88,14 +102,11 @@ def train(
             show_default="the paper's; standardization otherwise",
         ),
     ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(
-            help="Height and width of the images of a folder, in pixels.", show_default="chosen from the files"
-        ),
-    ] = None,
-    fit: Annotated[
-        str | None, typer.Option(help="crop or pad the pictures of a folder to a square.", show_default="crop")
+    size: Size = None,
+    fit: Fit = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda, mps, ...: where the network is trained.", show_default="an accelerator, or cpu"),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the random generators.", show_default="0")] = None,
     on_unreadable: Annotated[
@@ -115,6 +126,7 @@ def train(
 
     Ctrl-C saves a checkpoint:  apac train --resume --out runs/cnn  continues with the same result.
     """
+    from apac.models.import_path import is_import_path
     from apac.runs import train as training
 
     options: dict[str, Any] = {
@@ -132,15 +144,19 @@ def train(
         "normalization": normalization,
         "size": size,
         "fit": fit,
+        "weights": None if weights is None else str(weights),
+        "freeze": freeze or None,
         "seed": seed,
         "on_unreadable": on_unreadable,
     }
     chosen = {name: value for name, value in options.items() if value is not None}
     command = _with_imports(context, network, deformation)
-    if network is not None and ":" in network:
+    if network is not None and is_import_path(network):
         search_current_folder()
     u = _deformation(deformation, plain=plain)
     network, data, u, config = (_resumed if resume else _new)(out, network, data, u, chosen)
+    if config.freeze:
+        print("freeze: only the last layer is trained")
     with show_progress() as progress, stop_on_signal() as should_stop:
         try:
             run = training.train(
@@ -151,8 +167,10 @@ def train(
                 out=out,
                 resume=resume,
                 overwrite=overwrite,
+                device=device,
                 progress=progress,
                 should_stop=should_stop,
+                on_start=print_summary,
             )
         except Interrupted as error:
             stopped = str(error).partition(";")[0]
@@ -170,8 +188,17 @@ Choice = tuple[str, str, "Deformation | None", "TrainConfig"]
 
 def _with_imports(context: typer.Context, *paths: str | None) -> str:
     """Return "apac", with the --import options that a later command needs: those of this one, and of import paths."""
+    from apac.models.import_path import is_import_path
+
     root = context.find_root().params.get("modules") or []
-    modules = [*root, *(path.partition(":")[0] for path in paths if path is not None and ":" in path)]
+    modules = [
+        *root,
+        *(
+            path.partition(":")[0]
+            for path in paths
+            if path is not None and is_import_path(path) and not path.endswith(".json")
+        ),
+    ]
     return " ".join(["apac", *(f"--import {shlex.quote(module)}" for module in dict.fromkeys(modules))])
 
 
@@ -192,7 +219,7 @@ def _new(
     from apac.training.config import TrainConfig
 
     data = data or "mnist-5k"
-    return network or NETWORKS.get(data, "cifar10-cnn"), data, deformation, TrainConfig(**chosen)
+    return network or NETWORKS.get(data, "resnet"), data, deformation, TrainConfig(**chosen)
 
 
 def _resumed(

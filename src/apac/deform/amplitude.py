@@ -25,6 +25,8 @@ class Amplitude(Deformation):
     torch.Size([8, 2, 1, 50])
     """
 
+    input_types = ("series",)
+
     std: float = 0.1
 
     def __post_init__(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from apac import trees
 from apac.errors import InputError
 from apac.trees import Tree
 
+InputType = Literal["vectors", "series", "images"]
+INPUT_TYPES: tuple[InputType, ...] = ("vectors", "series", "images")
 OVERSHOOT = 0.5  # more than a resize that sharpens edges adds, and less than standardized images have
 
 
@@ -117,6 +120,11 @@ class Deformation(ABC):
             )
 
     @property
+    def input_types(self) -> tuple[InputType, ...]:
+        """The data that this deformation is made for; `ApacClassifier` refuses others. The default is all of them."""
+        return INPUT_TYPES
+
+    @property
     def sets(self) -> tuple[Deformation, ...]:
         """The class-indistinctive deformations: only this one, unless classes have their own (`PerClass`)."""
         return (self,)
@@ -175,9 +183,19 @@ def prepare(images: Tensor, parameters: Tree) -> Tree:
             f"{tuple(images.shape)}."
         )
     n = trees.size(parameters)
-    if n not in (1, len(images)):
+    if n not in (1, images.shape[0]):
         raise InputError(f"{len(images)} images need {len(images)} parameters, or 1 for all of them, got {n}.")
     return trees.to_device(parameters, images.device)
+
+
+def common_input_types(parts: Iterable[Deformation]) -> tuple[InputType, ...]:
+    """Return the input types that all parts are made for."""
+    return tuple(kind for kind in INPUT_TYPES if all(kind in part.input_types for part in parts))
+
+
+def size_factor(reference_size: int | None, image_size: tuple[int, int]) -> float:
+    """Return how many times larger an image (H, W) is than `reference_size`, by its shorter side; 1 for None."""
+    return 1.0 if reference_size is None else min(image_size) / reference_size
 
 
 def check_same_shape(images: Tensor, parameters: Tensor) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from apac import trees
-from apac.deform.base import Deformation, prepare
+from apac.deform.base import Deformation, InputType, common_input_types, prepare
 from apac.errors import InputError
 
 
@@ -66,6 +66,10 @@ class PerClass(Deformation):
     @classmethod
     def _from_arguments(cls, arguments: dict[str, Any]) -> PerClass:
         return cls(dict(arguments["by_class"]), arguments["default"], classes=arguments["classes"])
+
+    @property
+    def input_types(self) -> tuple[InputType, ...]:
+        return common_input_types(self.of_class)
 
     @property
     def of_class(self) -> tuple[Deformation, ...]:

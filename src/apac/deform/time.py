@@ -30,6 +30,8 @@ class TimeShift(Deformation):
     torch.Size([8, 2, 1, 50])
     """
 
+    input_types = ("series",)
+
     max_shift: float = 0.1
 
     def __post_init__(self) -> None:
@@ -62,6 +64,8 @@ class TimeWarp(Deformation):
     >>> u(torch.rand(8, 2, 1, 50), generator=torch.Generator().manual_seed(0)).shape
     torch.Size([8, 2, 1, 50])
     """
+
+    input_types = ("series",)
 
     std: float = 0.3
     parts: int = 4

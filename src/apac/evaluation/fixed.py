@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from torch import Tensor
 from apac.classify.classifier import Classifier
 from apac.classify.rules.fixed import FixedPasses
 from apac.classify.scores import Scores, rank
+from apac.errors import InputError
 from apac.evaluation.labels import validate_classes, validate_labels
 from apac.evaluation.score_cache import ScoreCache
 from apac.progress import Progress, no_progress
+from apac.validation import validate_path
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,13 @@ class Evaluation:
     mcnemar: float  # p-value of the exact McNemar test on the corrected and corrupted images
     scores: Scores | None  # after the largest M
     seconds: float  # to compute the passes, including cached ones
+    plain_labels: Tensor  # (N,) plain predictions
+    labels: Tensor  # (N,) decisions of APAC with the largest M, or the plain predictions if there are no rows
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields but the scores, ready for `json.dumps`."""
-        payload = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("scores", "rows")}
+        """Return all fields but the rows of tensors, ready for `json.dumps`."""
+        omitted = ("scores", "rows", "plain_labels", "labels")
+        payload = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in omitted}
         return payload | {"rows": [asdict(row) for row in self.rows]}
 
     def to_csv(self) -> str:
@@ -82,14 +87,18 @@ def evaluate(
     (0.25, 0.25, (3,))
     """
     labels = validate_labels(images, labels)
+    if not isinstance(passes, Iterable):
+        raise InputError(f"passes must be a sequence of integers, such as (1, 4, 16), got {passes!r}.")
+    folder = None if cache is None else validate_path("cache", cache)
     numbers = sorted({FixedPasses(number).passes for number in passes})
     plain = classifier.plain(images)
     validate_classes(labels, plain.shape[1])
-    score_cache = ScoreCache(classifier, images, max(numbers, default=0), None if cache is None else Path(cache))
+    score_cache = ScoreCache(classifier, images, max(numbers, default=0), folder)
     rows = tuple(_row(score_cache.get(number, progress=progress), labels) for number in numbers)
     scores = score_cache.scores
-    before = rank(plain)[:, 0] == labels
-    after = before if scores is None else rank(scores.log_mean)[:, 0] == labels
+    plain_labels = rank(plain)[:, 0]
+    decided = plain_labels if scores is None else rank(scores.log_mean)[:, 0]
+    before, after = plain_labels == labels, decided == labels
     corrected, corrupted = _indices(after & ~before), _indices(before & ~after)
     return Evaluation(
         images=len(images),
@@ -103,6 +112,8 @@ def evaluate(
         mcnemar=mcnemar(len(corrected), len(corrupted)),
         scores=scores,
         seconds=score_cache.seconds,
+        plain_labels=plain_labels,
+        labels=decided,
     )
 
 

@@ -1,4 +1,4 @@
-"""The four networks of the paper, by name. They return logits."""
+"""The networks by name: the four of the paper, and a residual network for images of any size. They return logits."""
 
 from __future__ import annotations
 
@@ -9,31 +9,65 @@ from apac.errors import InputError
 from apac.models.cifar10_cnn import cifar10_cnn
 from apac.models.mlp import cifar10_mlp, mnist_mlp
 from apac.models.mnist_cnn import mnist_cnn
+from apac.models.resnet import Block, resnet
 from apac.models.tied import cifar10_tied, mnist_tied
 
+# the paper's networks, for images of one size
 BUILDERS = {"mnist-cnn": mnist_cnn, "mnist-mlp": mnist_mlp, "cifar10-cnn": cifar10_cnn, "cifar10-mlp": cifar10_mlp}
 TIED = {"mnist-mlp": mnist_tied, "cifar10-mlp": cifar10_tied}
+SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}  # by the first part of the name
+RESNET = "resnet"
+NAMES = (*BUILDERS, RESNET)
+
+
+def fixed_size(name: str | None) -> int | None:
+    """Return the height and width of the images that the network takes, or None if it takes any."""
+    shape = SHAPES.get((name or "").partition("-")[0])
+    return None if shape is None else shape[1]
 
 
 def build(
-    name: str, *, generator: torch.Generator, channels: int | None = None, classes: int = 10, tied: bool = False
+    name: str,
+    *,
+    generator: torch.Generator,
+    image_shape: tuple[int, int, int] | None = None,
+    classes: int = 10,
+    tied: bool = False,
 ) -> nn.Sequential:
     """Build a network with He initialization drawn from the generator, and zero biases.
 
-    The numbers of channels and classes default to the paper's. `tied` builds an MLP with convolutional weight sharing.
+    The shape (C, H, W) of an image and the number of classes default to the paper's. `tied` builds an MLP with
+    convolutional weight sharing.
     """
-    builders = TIED if tied else BUILDERS
-    if name not in builders:
-        raise InputError(f"there is no network {name!r}; choose one of {', '.join(builders)}.")
+    if name not in (TIED if tied else NAMES):
+        raise InputError(f"there is no network {name!r}; choose one of {', '.join(TIED if tied else NAMES)}.")
     # Built on the meta device, so that torch's own initialization neither runs nor changes the global generator.
     with torch.device("meta"):
-        sizes = {"classes": classes} if channels is None else {"channels": channels, "classes": classes}
-        network = builders[name](**sizes)
+        network = _layers(name, image_shape, classes, tied)
     network.to_empty(device="cpu")
-    for layer in network:
+    for layer in network.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu", generator=generator)
-            assert layer.bias is not None
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        elif isinstance(layer, nn.BatchNorm2d):
+            layer.reset_parameters()  # draws no random numbers
+    for layer in network.modules():
+        if isinstance(layer, Block):
+            nn.init.zeros_(layer.last_scale)
     # Convolutions are about twice as fast in the channels-last memory format.
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _layers(name: str, image_shape: tuple[int, int, int] | None, classes: int, tied: bool) -> nn.Sequential:
+    if name == RESNET:
+        return resnet(image_shape or SHAPES["cifar10"], classes)
+    _, *sides = own = SHAPES[name.partition("-")[0]]
+    image_shape = image_shape or own
+    if list(image_shape[1:]) != sides:
+        expected, got = (" × ".join(map(str, size)) for size in (sides, image_shape[1:]))
+        raise InputError(
+            f"the network {name} takes images of {expected} pixels, got {got}; resize them, or use the network "
+            f"{RESNET}, which takes any size."
+        )
+    return (TIED if tied else BUILDERS)[name](image_shape[0], classes)

@@ -15,7 +15,7 @@ from apac.randomness import generator, seeding
 
 
 def is_import_path(name: str) -> bool:
-    return ":" in name
+    return ":" in name and not name.startswith("timm:")  # see timm_network.py
 
 
 def find_builder(path: str, *, import_it: bool) -> Callable[..., Any]:

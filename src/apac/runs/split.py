@@ -6,12 +6,13 @@ import hashlib
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from apac.data.base import Dataset
 from apac.data.normalize import Identity, Normalization, Scaling, Standardization
 from apac.data.zca import fit as fit_whitening
 from apac.errors import InputError
+from apac.models.timm_network import standardization_constants
 from apac.progress import Progress
 from apac.randomness import generator
 from apac.training.config import TrainConfig
@@ -55,13 +56,19 @@ def split_images(dataset: Dataset, config: TrainConfig) -> Split:
     return Split(images[rest], labels[rest], images[held_out], labels[held_out], dataset.classes, dataset.image_shape)
 
 
-def fit_normalization(images: Tensor, config: TrainConfig, progress: Progress) -> Normalization:
-    """Return the normalization of the configuration, fitted on the training images. Float images have none."""
+def fit_normalization(images: Tensor, config: TrainConfig, network: nn.Module, progress: Progress) -> Normalization:
+    """Return the normalization of the configuration, fitted on the training images. Float images have none.
+
+    Initial weights from a file expect the standardization that they were trained with, if the network tells it.
+    """
     if images.is_floating_point():
         return Identity()
     if config.normalization == "scaling":
         return Scaling()
     if config.normalization != "zca":
+        published = None if config.weights is None else standardization_constants(network)
+        if published is not None and len(published[0]) == images.shape[1]:
+            return Standardization(*map(torch.tensor, published))
         return Standardization.fit(images)
     progress("whitening", 0, 1)
     whitening = fit_whitening(images)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +13,31 @@ from torch import Tensor, nn
 
 from apac import models
 from apac.data import NAMES
-from apac.data.base import scale_pixels
+from apac.data.base import Dataset, scale_pixels
 from apac.data.zca import Whitening
-from apac.deform import presets
 from apac.deform.base import Deformation
 from apac.errors import InputError
 from apac.models.import_path import find_builder, is_import_path
+from apac.models.timm_network import check_name, is_timm
+from apac.models.weights import load_weights
 from apac.progress import Progress, no_progress
 from apac.runs import folder as run_folder
 from apac.runs import provenance
 from apac.runs.checkpointer import Checkpointer
 from apac.runs.folder import RunSettings
+from apac.runs.network_check import check_network
+from apac.runs.presets import default_deformation
 from apac.runs.run import Run, build_network, load, save
 from apac.runs.split import Split, fit_normalization, split_images
+from apac.runs.summary import TrainingSummary
 from apac.runs.training_data import data_name, load_data
 from apac.training.config import TrainConfig
+from apac.training.device import choose_device
+from apac.training.freeze import frozen
 from apac.training.loop import init_state, run_epochs
+from apac.validation import validate_path
 
 DEFAULT = TrainConfig()
-PRESETS = {"mnist": presets.mnist, "cifar10": presets.cifar10}  # by the first part of the name of a data set or network
 
 
 def train(
@@ -43,33 +49,43 @@ def train(
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    device: str | torch.device | None = None,
     progress: Progress = no_progress,
     should_stop: Callable[[], bool] | None = None,
+    on_start: Callable[[TrainingSummary], None] | None = None,
 ) -> Run:
     """Train a network on randomly deformed data and return the run, which `load(out)` loads again.
 
     Parameters
     ----------
     network
-        A name ("mnist-cnn", "mnist-mlp", "cifar10-cnn", "cifar10-mlp"); a module, which is trained in place from its
-        current weights and left in evaluation mode (if an exception is raised, in its previous mode); or
-        "package.module:function", which builds a module from (image_shape, classes). Networks return logits (N, K).
+        A name: "resnet", for images of any size from 16 × 16, or one of the paper's, "mnist-cnn", "mnist-mlp",
+        "cifar10-cnn" and "cifar10-mlp"; "timm:NAME", a network of the library timm; "package.module:function", which
+        builds a module from (image_shape, classes); or a module, which is trained in place from its current weights and
+        left on the CPU in evaluation mode (if an exception is raised, in its previous mode). Networks return logits
+        (N, K). `config.weights` names a file with initial weights for any of them.
     data
-        A name ("mnist-5k", "mnist", "cifar10"); a folder with a subfolder of images per class; a pair of images
+        A name ("mnist-5k", "mnist", "cifar10"); a folder with a subfolder of images per class, which are read at
+        `config.size`, by default the size that the network takes or one chosen from the files; a pair of images
         (N, C, H, W) and labels (N,); an `apac.Dataset`; or a map-style torch Dataset of (image, label), which is read
         into memory once. uint8 pixels are deformed in 0 … 1 and then standardized per channel, but those of MNIST are
         not standardized, and the paper's networks for CIFAR-10 whiten them before the deformation.
         Floating-point images are not normalized.
     deformation
-        The default is the paper's deformation for its data sets and networks, and the one for CIFAR-10 for a folder.
+        The default is the paper's deformation for its data sets and networks, and `presets.photos()` for a folder.
         `Compose()` disables deformation.
     config
         The training settings.
     out
         The folder of the run; by default nothing is written. If it already holds a run, set `resume` to continue
         it or `overwrite` to replace it. Resumed training gives the same result as uninterrupted training.
+    device
+        Where the network is trained, such as "cpu" or "cuda"; by default an accelerator if torch finds one. The network
+        of the run is on the CPU.
     should_stop
         Called after each step. When it returns True, a checkpoint is saved and `apac.errors.Interrupted` is raised.
+    on_start
+        Called before the first step with a summary of the files, the images, the deformation and the network.
 
     Examples
     --------
@@ -80,21 +96,28 @@ def train(
     Run(Sequential on data in memory, 2 classes, 1 epoch)
     """
     settings = _settings(network, data, deformation, config)
+    target = choose_device(device)
     module = network if isinstance(network, nn.Module) else None
-    folder = None if out is None else Path(out)
+    folder = None if out is None else validate_path("out", out)
     if folder is not None:
         run_folder.check_free(folder, settings, resume=resume, overwrite=overwrite)
     complete = folder if folder is not None and resume and run_folder.is_complete(folder) else None
     if complete is not None and isinstance(data, str | os.PathLike):  # the settings identify the data
         return load(complete, module)
-    dataset = load_data(data, on_unreadable=settings.config.on_unreadable, progress=progress)
+    dataset = load_data(
+        data,
+        size=config.size or models.fixed_size(settings.network),
+        fit=config.fit,
+        on_unreadable=config.on_unreadable,
+        progress=progress,
+    )
     _check_values(dataset.train_images, settings, config)
     split = split_images(dataset, settings.config)
     if complete is not None:
         run_folder.check_images(complete, split.digest())
         return load(complete, module)
     with _mode_restored_on_failure(module):
-        return _train(module, split, settings, folder, resume, progress, should_stop)
+        return _train(module, dataset, split, settings, folder, resume, target, progress, should_stop, on_start)
 
 
 @contextmanager
@@ -108,35 +131,52 @@ def _mode_restored_on_failure(network: nn.Module | None) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _released_on_failure(folder: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        if folder is not None:
+            run_folder.release(folder)
+        raise
+
+
 def _train(
     module: nn.Module | None,
+    dataset: Dataset,
     split: Split,
     settings: RunSettings,
     folder: Path | None,
     resume: bool,
+    device: torch.device,
     progress: Progress,
     should_stop: Callable[[], bool] | None,
+    on_start: Callable[[TrainingSummary], None] | None,
 ) -> Run:
     config, deformation = settings.config, settings.deformation
     classes, shape = split.classes, split.image_shape
     deformation.validate_classes(len(classes))
-    normalization = fit_normalization(split.images, config, progress)
+    path = None if folder is None else run_folder.checkpoint_path(folder)
+    if module is None:
+        module = build_network(settings, shape, len(classes), to_train=True)
+    if config.weights is not None and not (resume and path is not None and path.exists()):
+        load_weights(module, Path(config.weights))
+    normalization = fit_normalization(split.images, config, module, progress)
     images, held_out = split.images, split.held_out_images
     if isinstance(normalization, Whitening):
         # Once for all epochs; pixels of the other normalizations are converted a batch at a time, to save memory.
         images, held_out = normalization.apply(images), normalization.apply(held_out)
-    if module is None:
-        module = build_network(settings, shape, len(classes), to_train=True)
+    module.to(device)
     inputs = normalization.standardize(deformation.preprocess(scale_pixels(images[:2])))
-    _check_network(module, inputs, len(classes))
-
-    state = init_state(module, config, tied=config.tied > 0)
-    path = None if folder is None else run_folder.checkpoint_path(folder)
+    check_network(module, inputs.to(device), len(classes))
     checkpointer = Checkpointer(path, config, should_stop)
     if folder is not None:
         run_folder.claim(folder, settings, split.digest(), resume=resume)
-    try:
+    with _released_on_failure(folder), frozen(module) if config.freeze else nullcontext():
+        state = init_state(module, config, tied=config.tied > 0)
         checkpointer.restore(state, shape)
+        if on_start is not None:
+            on_start(TrainingSummary.of(settings, dataset, split, normalization, module))
         run_epochs(
             state,
             config,
@@ -147,11 +187,8 @@ def _train(
             standardize=normalization.standardize,
             after_step=checkpointer,
             progress=progress,
+            device=device,
         )
-    except BaseException:
-        if folder is not None:
-            run_folder.release(folder)
-        raise
     if state.averaged is not None:
         state.network.load_state_dict(state.averaged.module.state_dict())
     run = Run(
@@ -159,7 +196,7 @@ def _train(
         data=settings.data,
         deformation=deformation,
         config=config,
-        network=state.network.eval(),
+        network=state.network.cpu().eval(),
         normalization=normalization,
         classes=classes,
         image_shape=shape,
@@ -181,9 +218,12 @@ def _settings(network: Any, data: Any, deformation: Any, config: TrainConfig) ->
     if config.tied and network_name not in models.TIED:
         raise InputError(f"tied={config.tied:g} is supported for {' and '.join(models.TIED)} only; omit it.")
     if deformation is None:
-        deformation = _preset(network_name, name)
+        deformation = default_deformation(network_name, name)
     if not isinstance(deformation, Deformation):
         raise InputError(f"the deformation must be a Deformation, got {deformation!r}.")
+    if (config.size is not None or config.fit != "crop") and (name is None or name in NAMES):
+        chosen = f"size={config.size}" if config.size is not None else f'fit="{config.fit}"'
+        raise InputError(f"{chosen} is for the images of a folder; other data are used as they are, so omit it.")
     config = config.resolve(network_name, name)
     if config.normalization == "zca" and deformation.expects_pixels:
         raise InputError(
@@ -198,25 +238,18 @@ def _network_name(network: Any) -> str | None:
         if not any(parameter.requires_grad for parameter in network.parameters()):
             raise InputError(f"the network, a {type(network).__name__}, has no parameters to train.")
         return None
+    if isinstance(network, str) and is_timm(network):
+        check_name(network)
+        return network
     if isinstance(network, str) and is_import_path(network):
         find_builder(network, import_it=True)
         return network
-    if not isinstance(network, str) or network not in models.BUILDERS:
+    if not isinstance(network, str) or network not in models.NAMES:
         raise InputError(
-            f"there is no network {network!r}; choose one of {', '.join(models.BUILDERS)}, a module, or "
+            f"there is no network {network!r}; choose one of {', '.join(models.NAMES)}, timm:NAME, a module, or "
             f"package.module:function."
         )
     return str(network)
-
-
-def _preset(network: str | None, data: str | None) -> Deformation:
-    if data is not None and data not in NAMES:
-        return presets.cifar10()  # a folder, whose images are prepared for the CIFAR-10 networks
-    for name in (data, network):
-        preset = PRESETS.get((name or "").partition("-")[0])
-        if preset is not None:
-            return preset()
-    raise InputError("there is no default deformation for this network and data; pass one, or Compose() for none.")
 
 
 def _check_values(images: Tensor, settings: RunSettings, config: TrainConfig) -> None:
@@ -229,23 +262,6 @@ def _check_values(images: Tensor, settings: RunSettings, config: TrainConfig) ->
             f"pixels."
         )
     settings.deformation.validate_pixels(images)
-
-
-@torch.no_grad()
-def _check_network(network: nn.Module, images: Tensor, classes: int) -> None:
-    """Raise InputError if the network does not fit the data. One pass in evaluation mode changes nothing."""
-    shape = tuple(images.shape[1:])
-    try:
-        logits = network.eval()(images)
-    except Exception as error:  # a user's module may raise any exception
-        reason = str(error).split("\n")[0].rstrip(".")
-        raise InputError(
-            f"the network does not accept images of shape (N, {', '.join(map(str, shape))}): "
-            f"{type(error).__name__}: {reason}."
-        ) from error
-    if not isinstance(logits, Tensor) or logits.shape != (len(images), classes):
-        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(f"the network must return logits (N, {classes}), one for each class, got {got}.")
 
 
 def _versions() -> dict[str, str]:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from apac.inference.workers import limit_to_one_torch_thread
 
@@ -35,6 +36,17 @@ def batches(
             if step + 1 < stop:
                 upcoming = worker.submit(make, step + 1)
             yield batch
+
+
+def draw(count: int, n: int, cumulative_weights: Tensor | None, *, generator: torch.Generator) -> Tensor:
+    """Draw indices below n with replacement, uniformly or in proportion to weights, given as their cumulative sum (n,).
+
+    An index with weight 0 is not drawn.
+    """
+    if cumulative_weights is None:
+        return torch.randint(n, (count,), generator=generator)
+    points = torch.rand(count, dtype=torch.float64, generator=generator) * cumulative_weights[-1]
+    return torch.searchsorted(cumulative_weights, points, right=True)
 
 
 def _cores() -> int:

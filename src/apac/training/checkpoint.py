@@ -11,6 +11,9 @@ from apac.errors import InputError
 from apac.training.config import TrainConfig
 from apac.training.loop import EpochRecord, TrainingState, untie
 
+STEPS = "step"
+OPTIMIZER_TENSORS = ("momentum_buffer", "exp_avg", "exp_avg_sq", STEPS)  # of SGD and Muon, and the others of AdamW
+
 
 def to_tensors(state: TrainingState, config: TrainConfig) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors of a state, and its other values as metadata."""
@@ -18,9 +21,9 @@ def to_tensors(state: TrainingState, config: TrainConfig) -> tuple[dict[str, Ten
     if state.averaged is not None:
         tensors |= {f"averaged.{name}": tensor for name, tensor in state.averaged.state_dict().items()}
     for name, parameter in state.network.named_parameters():
-        buffer = state.optimizer.state.get(parameter, {}).get("momentum_buffer")
-        if buffer is not None:
-            tensors[f"momentum.{name}"] = buffer
+        for kind, value in state.optimizer.state.get(parameter, {}).items():
+            if value is not None:  # the buffer of SGD without momentum
+                tensors[f"{kind}.{name}"] = value
     progress = {
         "config": config.to_json(),
         "tied": state.tied,
@@ -50,10 +53,12 @@ def restore(
         if state.averaged is not None:
             _load(state.averaged, "averaged.", tensors)
         for name, parameter in state.network.named_parameters():
-            buffer = tensors.get(f"momentum.{name}")
-            if buffer is not None:
-                # in the memory format of the parameter, as torch's own buffer would be
-                state.optimizer.state[parameter]["momentum_buffer"] = parameter.detach().clone().copy_(buffer)
+            for kind in OPTIMIZER_TENSORS:
+                stored = tensors.get(f"{kind}.{name}")
+                if stored is not None:
+                    # a buffer in the memory format of the parameter, as torch's own would be
+                    own = parameter.detach().clone().copy_(stored) if kind != STEPS else stored.to(parameter.device)
+                    state.optimizer.state[parameter][kind] = own
         state.step, state.loss_sum, state.seconds = progress["step"], progress["loss_sum"], progress["seconds"]
         state.history = [EpochRecord(**epoch) for epoch in progress["history"]]
     except (KeyError, TypeError, ValueError, RuntimeError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -17,15 +18,22 @@ PAPER = {
 }
 PAPER_DATA = ("mnist-5k", "mnist", "cifar10")
 OTHERS = (0.005, 5e-4)  # suitable for small data sets
+RESNET = (0.05, 5e-4)
+ADAMW = (1e-3, 0.05)  # of any network
+TIMM = "timm:"  # how the names of networks of that library start
+
+Optimizer = Literal["sgd", "muon", "adamw"]
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """Training settings.
 
-    If `learning_rate` or `weight_decay` is None, the paper's value is used for the paper's networks and data sets, and
-    0.005 or 5e-4 otherwise. If `normalization` is None, MNIST is scaled, CIFAR-10 is whitened for the paper's networks,
-    and other pixels are standardized. A run stores the values that were used.
+    Values that are None depend on the network and the data. The network "resnet" is trained by Muon and the networks of
+    timm by AdamW, with warm-up and a cosine schedule; others by SGD with an exponential schedule. `learning_rate` and
+    `weight_decay` are the paper's for its networks and data sets; otherwise they are 0.05 and 5e-4 for "resnet", 0.001
+    and 0.05 for AdamW, and 0.005 and 5e-4 for all others. If `normalization` is None, MNIST is scaled, CIFAR-10 is
+    whitened for the paper's networks, and other pixels are standardized. A run stores the values that were used.
 
     >>> TrainConfig(epochs=30, schedule="cosine").batch_size
     100
@@ -34,12 +42,12 @@ class TrainConfig:
     epochs: int = 100  # the paper: 15,000
     batch_size: int = 100
     learning_rate: float | None = None  # initial value
-    schedule: Literal["exponential", "cosine"] = "exponential"  # factor 0.9993 per epoch, or half a cosine to 0
-    warmup: float = 0.0  # fraction of all steps with a linear increase of the learning rate from 0
-    optimizer: Literal["sgd", "muon"] = "sgd"
+    schedule: Literal["exponential", "cosine"] | None = None  # factor 0.9993 per epoch, or half a cosine to 0
+    warmup: float | None = None  # fraction of all steps with a linear increase of the learning rate from 0
+    optimizer: Optimizer | None = None
     tied: float = 0.0  # initial fraction of the epochs in which an MLP shares weights like a convolution
     momentum: float = 0.9
-    weight_decay: float | None = None  # L2 penalty on the weights, not on the biases
+    weight_decay: float | None = None  # on the weights, not on the biases: an L2 penalty; for AdamW decoupled from it
     ema_decay: float = 0.0  # of the moving average of the weights, per step; 0 disables averaging
     validation_fraction: float = 0.1  # fraction of the training images to hold out
     seed: int = 0
@@ -47,6 +55,8 @@ class TrainConfig:
     normalization: Literal["scaling", "standardization", "zca"] | None = None
     size: int | None = None  # height and width of the images of a folder in pixels; None chooses it from the files
     fit: Literal["crop", "pad"] = "crop"  # how the pictures of a folder become square
+    weights: str | None = None  # a safetensors file with the initial weights; the last layer may have other classes
+    freeze: bool = False  # train the last layer only
     on_unreadable: Literal["refuse", "skip"] = field(default="refuse", compare=False)  # image files of a folder
 
     def __post_init__(self) -> None:
@@ -58,12 +68,15 @@ class TrainConfig:
         if self.weight_decay is not None:
             validate_number(self, "weight_decay", minimum=0)
         for name in ("warmup", "tied", "momentum", "ema_decay", "validation_fraction"):
-            validate_number(self, name, minimum=0, below=1)
+            if getattr(self, name) is not None or name != "warmup":
+                validate_number(self, name, minimum=0, below=1)
         if self.size is not None:
             validate_integer(self, "size", minimum=1)
+        if self.weights is not None:
+            object.__setattr__(self, "weights", os.path.abspath(os.path.expanduser(self.weights)))
         for name, choices in (
-            ("schedule", ("exponential", "cosine")),
-            ("optimizer", ("sgd", "muon")),
+            ("schedule", (None, "exponential", "cosine")),
+            ("optimizer", (None, "sgd", "muon", "adamw")),
             ("normalization", (None, "scaling", "standardization", "zca")),
             ("fit", ("crop", "pad")),
             ("on_unreadable", ("refuse", "skip")),
@@ -74,9 +87,14 @@ class TrainConfig:
 
     def resolve(self, network: str | None, data: str | None) -> TrainConfig:
         """Replace None by the default for this network and data set. Pass None for a network or data without a name."""
-        learning_rate, weight_decay = PAPER.get(network or "", OTHERS) if data in PAPER_DATA else OTHERS
+        modern = network == "resnet" or (network or "").startswith(TIMM)
+        optimizer: Optimizer = self.optimizer or ("sgd" if not modern else "muon" if network == "resnet" else "adamw")
+        learning_rate, weight_decay = _rate_and_decay(network, data, optimizer)
         return replace(
             self,
+            optimizer=optimizer,
+            schedule=self.schedule or ("cosine" if modern else "exponential"),
+            warmup=(0.1 if modern else 0.0) if self.warmup is None else self.warmup,
             normalization=_normalization(network, data) if self.normalization is None else self.normalization,
             learning_rate=learning_rate if self.learning_rate is None else self.learning_rate,
             weight_decay=weight_decay if self.weight_decay is None else self.weight_decay,
@@ -88,6 +106,14 @@ class TrainConfig:
     @staticmethod
     def from_json(payload: dict[str, Any]) -> TrainConfig:
         return TrainConfig(**payload)
+
+
+def _rate_and_decay(network: str | None, data: str | None, optimizer: Optimizer) -> tuple[float, float]:
+    if optimizer == "adamw":
+        return ADAMW
+    if network == "resnet":
+        return RESNET
+    return PAPER.get(network or "", OTHERS) if data in PAPER_DATA else OTHERS
 
 
 def _normalization(network: str | None, data: str | None) -> Literal["scaling", "standardization", "zca"] | None:

@@ -21,10 +21,11 @@ from apac.inference.memory import keep_freed_blocks
 from apac.models.tied import untied
 from apac.progress import Progress, no_progress
 from apac.randomness import generator, seeded_torch
-from apac.training.batches import batches
+from apac.training.batches import batches, draw
 from apac.training.config import TrainConfig
-from apac.training.muon import Muon
+from apac.training.optimizer import make_optimizer
 
+CPU = torch.device("cpu")
 DECAY = 0.9993  # of the learning rate per epoch, in the paper's schedule
 
 
@@ -63,7 +64,7 @@ class TrainingState:
 
 def init_state(network: nn.Module, config: TrainConfig, *, tied: bool = False) -> TrainingState:
     """Return the state before the first step. The configuration must be resolved."""
-    return TrainingState(network, _average(network, config), _optimizer(network, config), tied)
+    return TrainingState(network, _average(network, config), make_optimizer(network, config), tied)
 
 
 def run_epochs(
@@ -75,15 +76,21 @@ def run_epochs(
     held_out: tuple[Tensor, Tensor],
     *,
     standardize: Callable[[Tensor], Tensor] = lambda images: images,
+    weights: Tensor | None = None,
     after_step: Callable[[TrainingState], None] = lambda state: None,
     progress: Progress = no_progress,
     prefetch: bool | None = None,
+    device: torch.device = CPU,
 ) -> None:
     """Train from the current state to the last epoch, on images (N, C, H, W) with labels (N,) int64.
 
     uint8 pixels are scaled to 0 … 1, a batch at a time. `standardize` converts deformed images to network inputs.
-    `after_step` is called after each complete step. It may save the state, or raise an exception to stop. `prefetch`
-    prepares the next batch during a step, see `batches`; the result is the same.
+    Images are drawn with replacement, with probabilities proportional to `weights` (N,) if given, so that the expected
+    loss is the weighted one. `after_step` is called after each complete step. It may save the state, or raise an
+    exception to stop. `prefetch` prepares the next batch during a step, see `batches`; the result is the same.
+
+    The network is on `device`. The images stay on the CPU, where they are deformed, so that the virtual samples are the
+    same on all devices; each batch is moved.
 
     Modules such as dropout draw from torch's global generator. Each step seeds it with the step number, so that resumed
     training is reproducible, and restores it afterwards.
@@ -92,11 +99,15 @@ def run_epochs(
     steps = math.ceil(len(images) / config.batch_size)  # per epoch of N virtual samples
     total = steps * config.epochs
     started = time.monotonic() - state.seconds
-    make_batch = partial(_virtual_samples, config, deformation, standardize, images, labels)
-    state.network.train()
+    cumulative_weights = None if weights is None else weights.double().cumsum(0)
+    make_batch = partial(_virtual_samples, config, deformation, standardize, images, labels, cumulative_weights)
+    # Of a network of which only the last layer is trained, the rest is as it will be used.
+    state.network.train(not config.freeze)
+    if device.type != "cpu" and prefetch is None:
+        prefetch = True  # the CPU is idle during a step
 
     def inputs(images: Tensor) -> Tensor:
-        return standardize(deformation.preprocess(scale_pixels(images)))
+        return standardize(deformation.preprocess(scale_pixels(images))).to(device)
 
     for virtual, targets in batches(make_batch, state.step, total, prefetch=prefetch):
         if state.tied and state.step >= steps * tied_epochs(config):
@@ -105,8 +116,8 @@ def run_epochs(
         for group in state.optimizer.param_groups:
             group["lr"] = learning_rate
 
-        with seeded_torch(config.seed, "network", state.step):
-            loss = functional.cross_entropy(state.network(virtual), targets)
+        with seeded_torch(config.seed, "network", state.step, device):
+            loss = functional.cross_entropy(state.network(virtual.to(device)), targets.to(device))
             state.optimizer.zero_grad()
             loss.backward()
         state.optimizer.step()
@@ -139,11 +150,12 @@ def _virtual_samples(
     standardize: Callable[[Tensor], Tensor],
     images: Tensor,
     labels: Tensor,
+    cumulative_weights: Tensor | None,
     step: int,
 ) -> tuple[Tensor, Tensor]:
     """Draw a batch with replacement, and deform each image with newly sampled parameters."""
     random = generator(config.seed, "training step", step)
-    index = torch.randint(len(images), (config.batch_size,), generator=random)
+    index = draw(config.batch_size, len(images), cumulative_weights, generator=random)
     targets = labels[index]
     virtual = standardize(deformation(scale_pixels(images[index]), generator=random, labels=targets))
     return virtual.contiguous(memory_format=torch.channels_last), targets
@@ -151,7 +163,7 @@ def _virtual_samples(
 
 def learning_rate_at(config: TrainConfig, step: int, steps: int) -> float:
     """Return the learning rate of a step, with `steps` steps per epoch."""
-    assert config.learning_rate is not None
+    assert config.learning_rate is not None and config.warmup is not None
     total = steps * config.epochs
     warm = config.warmup * total
     if step < warm:
@@ -171,7 +183,7 @@ def plain_error(
     """
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
-    predictions = torch.cat([network(inputs(part)).argmax(dim=1) for part in images.split(500)])
+    predictions = torch.cat([network(inputs(part)).argmax(dim=1).cpu() for part in images.split(500)])
     for module, training in modes:
         module.training = training
     return int((predictions != labels).sum()) / len(labels)
@@ -185,14 +197,15 @@ def tied_epochs(config: TrainConfig) -> int:
 def untie(state: TrainingState, config: TrainConfig, shape: Sequence[int]) -> None:
     """Replace the tied network for images of shape (C, H, W) by the equivalent MLP, and reset the momentum."""
     assert isinstance(state.network, nn.Sequential)
-    network = untied(state.network, shape)
+    device = next(state.network.parameters()).device
+    network = untied(state.network.cpu(), shape).to(device)
     if state.averaged is not None:
         assert isinstance(state.averaged.module, nn.Sequential)
-        averaged = _average(untied(state.averaged.module, shape), config)
+        averaged = _average(untied(state.averaged.module.cpu(), shape).to(device), config)
         assert averaged is not None
         averaged.n_averaged.copy_(state.averaged.n_averaged)
         state.averaged = averaged
-    state.network, state.tied, state.optimizer = network, False, _optimizer(network, config)
+    state.network, state.tied, state.optimizer = network, False, make_optimizer(network, config)
 
 
 def _average(network: nn.Module, config: TrainConfig) -> AveragedModel | None:
@@ -207,22 +220,6 @@ def _average(network: nn.Module, config: TrainConfig) -> AveragedModel | None:
     averaged = AveragedModel(network, multi_avg_fn=update, use_buffers=True)
     averaged.n_averaged += 1  # the initial weights are the first term of the average
     return averaged
-
-
-def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """Return SGD or Muon, with weight decay on the weights only, not on biases or normalization layers."""
-    assert config.learning_rate is not None and config.weight_decay is not None
-    trainable = [p for p in network.parameters() if p.requires_grad]
-    weights = [p for p in trainable if p.ndim > 1]
-    biases = [p for p in trainable if p.ndim <= 1]
-    groups: list[dict[str, Any]]
-    if config.optimizer == "muon":
-        decay = {"weight_decay": config.weight_decay}
-        hidden, last = weights[:-1], weights[-1:]
-        groups = [{"params": hidden, "orthogonal": True, **decay}, {"params": last, **decay}, {"params": biases}]
-        return Muon(groups, lr=config.learning_rate, momentum=config.momentum)
-    groups = [{"params": weights, "weight_decay": config.weight_decay}, {"params": biases}]
-    return torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.momentum, fused=True)
 
 
 def _note(state: TrainingState, config: TrainConfig, steps: int) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from apac.adapters.transforms.image_transform import ImageTransform
 from apac.adapters.transforms.trial import Pipeline, SeedAll, Shape, equal, results_alone, why_not_in_batches
-from apac.deform.base import Deformation, prepare
+from apac.deform.base import INPUT_TYPES, Deformation, InputType, prepare
 from apac.errors import InputError
 from apac.randomness import generator as make_generator
 from apac.randomness import seeding
@@ -63,6 +63,11 @@ class SeededTransform(Deformation):
     def expects_pixels(self) -> bool:
         """Whether pixels must be in 0 … 1. Libraries clamp to this range; a function takes what it takes."""
         return self.transform.takes_batches
+
+    @property
+    def input_types(self) -> tuple[InputType, ...]:
+        """Images for transforms of other libraries, all data for a function of one's own."""
+        return ("images",) if self.transform.takes_batches else INPUT_TYPES
 
     @property
     def thread_safe(self) -> bool:

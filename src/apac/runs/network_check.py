@@ -1,0 +1,25 @@
+"""A check that a network fits the data, before training."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from apac.errors import InputError
+
+
+@torch.no_grad()
+def check_network(network: nn.Module, images: Tensor, classes: int) -> None:
+    """Raise InputError if the network does not fit the data. One pass in evaluation mode changes nothing."""
+    shape = tuple(images.shape[1:])
+    try:
+        logits = network.eval()(images)
+    except Exception as error:  # a user's module may raise any exception
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise InputError(
+            f"the network does not accept images of shape (N, {', '.join(map(str, shape))}): "
+            f"{type(error).__name__}: {reason}."
+        ) from error
+    if not isinstance(logits, Tensor) or logits.shape != (len(images), classes):
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(f"the network must return logits (N, {classes}), one for each class, got {got}.")

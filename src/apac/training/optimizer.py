@@ -1,0 +1,29 @@
+"""The optimizers: SGD, Muon and AdamW, with weight decay on the weights only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from apac.training.config import TrainConfig
+from apac.training.muon import Muon
+
+
+def make_optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """Return the optimizer of a resolved configuration. Biases and normalization layers have no weight decay."""
+    assert config.learning_rate is not None and config.weight_decay is not None
+    trainable = [p for p in network.parameters() if p.requires_grad]
+    weights = [p for p in trainable if p.ndim > 1]
+    biases = [p for p in trainable if p.ndim <= 1]
+    decay: dict[str, Any] = {"weight_decay": config.weight_decay}
+    if config.optimizer == "muon":
+        hidden, last = weights[:-1], weights[-1:]
+        groups = [{"params": hidden, "orthogonal": True, **decay}, {"params": last, **decay}, {"params": biases}]
+        return Muon(groups, lr=config.learning_rate, momentum=config.momentum)
+    # 0 is explicit, because the default of AdamW is 0.01.
+    groups = [{"params": weights, **decay}, {"params": biases, "weight_decay": 0.0}]
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.momentum, 0.999), fused=True)
+    return torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.momentum, fused=True)
