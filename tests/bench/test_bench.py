@@ -10,7 +10,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from apac import models
-from apac.bench import deciding, deforming, gemm_peak, peers, residual, result, training
+from apac.bench import deciding, deforming, gemm_peak, peers, pipelines, residual, result, training
 from apac.bench.race import Entry, race
 from apac.cli import app
 from apac.errors import InputError
@@ -53,6 +53,16 @@ def test_every_benchmark_measures_apac_and_the_ratios(part, small_sizes):
     # three presets at two sizes and in two calls; the networks, and one at 224 pixels
     assert len(groups) == {"deform": 12, "decide": 5, "train": 4}[part]
     assert [table.title for table in result.tables(entries)] == list(dict.fromkeys(entry.group for entry in entries))
+
+
+def test_pipelines_of_other_libraries_are_compared_with_loops_over_batches(monkeypatch):
+    monkeypatch.setattr(pipelines, "SIZES", {8: (3, (1, 2))})
+    entries = result.bench(["pipelines"], rounds=1)
+    assert len(entries) == 3 * sum(map(peers.installed, ("kornia", "torchvision", "albumentations")))
+    assert all(entry.value > 0 and entry.against == "apac" for entry in entries)
+    # the loop by hand transforms in the same way: a batch in, a batch out
+    for make in pipelines.PIPELINES.values():
+        assert make()[1](torch.rand(2, 3, 8, 8)).shape == (2, 3, 8, 8)
 
 
 def test_the_command_prints_a_table_and_writes_the_machine_and_the_results(small_sizes, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -92,6 +93,19 @@ class Compose(Deformation):
             images = part.preprocess(images)
         return images
 
+    @property
+    def thread_safe(self) -> bool:
+        return all(part.thread_safe for part in self.parts)
+
+    def _deform(self, images: Tensor, labels: Tensor | None, generator: torch.Generator) -> Tensor:
+        """Deform by one part after the other if a part draws for whole batches; consecutive others stay together."""
+        if not any(map(_draws_for_batches, self.parts)):
+            return super()._deform(images, labels, generator)
+        for by_batch, group in groupby(self.parts, key=_draws_for_batches):
+            for part in group if by_batch else (Compose(*group),):
+                images = part._deform(images, labels, generator)
+        return images
+
     def _apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
         start = 0
         for group in self._groups:
@@ -103,6 +117,10 @@ class Compose(Deformation):
                 images = group.parts[0].apply(images, group_parameters[0])
             start = stop
         return images
+
+
+def _draws_for_batches(part: Deformation) -> bool:
+    return type(part)._deform is not Deformation._deform
 
 
 def _group(parts: list[Deformation]) -> list[_Group]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+import apac.adapters.transforms.libraries  # noqa: F401  (Deformation.from_json finds the classes that are imported)
 from apac.deform.base import Deformation
 from apac.errors import InputError, StorageError
 from apac.runs.storage import read_json, read_tensors, write_json, write_tensors
