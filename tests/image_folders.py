@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from apac.runs.presets import for_folders
+from apac.deform import presets
 
-DEFAULT = for_folders()  # deformation of folders
+DEFAULT = presets.photos()  # deformation of folders
 COLORS = {"apple": (200, 30, 30), "leaf": (30, 180, 40), "sky": (60, 90, 220)}
 
 

@@ -119,7 +119,7 @@ def train(
 
     Example:  apac train --data mnist --network mnist-cnn --epochs 3 --out runs/cnn
 
-    Example:  apac train --data photos --schedule cosine --out runs/photos
+    Example:  apac train --data photos --size 96 --out runs/photos
 
     A folder has one subfolder of images per class. A fifth of each class is held out for apac evaluate, unless the
     folder is divided into train and test.

@@ -11,19 +11,16 @@ from apac.deform.compose import Compose
 from apac.errors import InputError
 
 PRESETS: dict[str, Callable[[], Deformation]] = {
-    name: getattr(presets, name) for name in ("mnist", "cifar10", "photos") if hasattr(presets, name)
+    "mnist": presets.mnist,
+    "cifar10": presets.cifar10,
+    "photos": presets.photos,  # the default of the images of a folder
 }
-
-
-def for_folders() -> Deformation:
-    """Return the default deformation of the images of a folder."""
-    return PRESETS.get("photos", presets.cifar10)()
 
 
 def default_deformation(network: str | None, data: str | None) -> Deformation:
     """Return the default for a network and a data set, either of which may have no name."""
     if data is not None and data not in NAMES:
-        return for_folders()
+        return presets.photos()
     for name in (data, network):
         preset = PRESETS.get((name or "").partition("-")[0])
         if preset is not None:

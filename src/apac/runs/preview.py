@@ -14,11 +14,11 @@ from apac.data.base import scale_pixels
 from apac.data.folder import MAX_SIZE, read_headers
 from apac.data.folder_files import find_files
 from apac.data.image_file import Fit, read_image
+from apac.deform import presets
 from apac.deform.base import Deformation
 from apac.errors import InputError
 from apac.progress import Progress, no_progress
 from apac.runs import folder as run_folder
-from apac.runs.presets import for_folders
 from apac.runs.run import Run, load
 
 MAX_IMAGES = 8
@@ -60,7 +60,7 @@ def choose_images(
             raise InputError("a run has its own size and fit; omit them, or give a folder or image files.")
         run = load(first)
         return _of_run(run, rest, run.deformation if deformation is None else deformation, progress)
-    u = for_folders() if deformation is None else deformation
+    u = presets.photos() if deformation is None else deformation
     if first.is_dir():
         if rest:
             raise InputError("give one folder, one run and image files, or image files alone.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -11,14 +12,22 @@ import torch
 from torch import Tensor
 
 from apac.adapters.transforms.image_transform import ImageTransform
-from apac.adapters.transforms.trial import Pipeline, SeedAll, Shape, equal, results_alone, why_not_in_batches
+from apac.adapters.transforms.trial import (
+    Pipeline,
+    SeedAll,
+    Shape,
+    equal,
+    needs_pixels,
+    results_alone,
+    why_not_in_batches,
+)
 from apac.deform.base import INPUT_TYPES, Deformation, InputType, prepare
 from apac.errors import InputError
 from apac.randomness import generator as make_generator
 from apac.randomness import seeding
 
-# What a stored transform and its rebuilt copy are compared on: pipelines accept different sizes.
-STORING_SHAPES = ((3, 32, 32), (1, 28, 28), (3, 256, 256))
+# Images to try a transform on before those of the caller are known: pipelines accept different sizes.
+TRIED_SHAPES = ((3, 32, 32), (1, 28, 28), (3, 256, 256))
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,14 +68,17 @@ class SeededTransform(Deformation):
     def name(self) -> str:
         return f"{self._json_kind}({self.transform.name})"
 
-    @property
+    @cached_property
     def expects_pixels(self) -> bool:
-        """Whether pixels must be in 0 … 1. Libraries clamp to this range; a function takes what it takes."""
-        return self.transform.takes_batches
+        """Whether the random transform clamps to 0 … 1, as libraries do when they change brightness or color."""
+        with seeding() as seed_all:
+            for image in _accepted_images(self._pipeline, seed_all):
+                return needs_pixels(self._pipeline, image, seed_all)
+        return False
 
     @property
     def input_types(self) -> tuple[InputType, ...]:
-        """Images for transforms of other libraries, all data for a function of one's own."""
+        """Images; the inputs of a function of one's own are unknown."""
         return ("images",) if self.transform.takes_batches else INPUT_TYPES
 
     @property
@@ -206,14 +218,20 @@ def _random_images(count: int, shape: Shape) -> Tensor:
     return torch.rand(count, *shape, generator=make_generator(0, "trial", 0))
 
 
+def _accepted_images(pipeline: Pipeline, seed_all: SeedAll) -> Iterator[Tensor]:
+    """Yield images of the shapes that the pipeline accepts; others are too small, or have too few channels."""
+    for shape in TRIED_SHAPES:
+        image = _random_images(1, shape)[0]
+        try:
+            results_alone(pipeline, image, seed_all)
+        except InputError:
+            continue
+        yield image
+
+
 def _same_images(pipeline: Pipeline, other: Pipeline) -> bool:
     """Whether two pipelines give the same images for each seed, on the first shape that the pipeline accepts."""
     with seeding() as seed_all:
-        for shape in STORING_SHAPES:
-            image = _random_images(1, shape)[0]
-            try:
-                results = results_alone(pipeline, image, seed_all)
-            except InputError:  # an image of this shape is too small, or has too few channels
-                continue
-            return all(map(equal, results, results_alone(other, image, seed_all)))
+        for image in _accepted_images(pipeline, seed_all):
+            return all(map(equal, results_alone(pipeline, image, seed_all), results_alone(other, image, seed_all)))
     return True

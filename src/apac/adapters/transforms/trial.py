@@ -134,3 +134,19 @@ def equal(a: Tensor, b: Tensor) -> bool:
 
 def _close(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a, b, rtol=BATCH_ROUNDING, atol=BATCH_ROUNDING, equal_nan=True)
+
+
+def needs_pixels(pipeline: Pipeline, image: Tensor, seed_all: SeedAll) -> bool:
+    """Return whether the random transform clamps values to 0 … 1, or has no result for others.
+
+    The image (C, H, W) has values in 0 … 1.
+    """
+    for seed in range(SEEDS):
+        seed_all(seed)
+        try:
+            result = pipeline.run(5 * image - 2, (pipeline.before, pipeline.transform))
+        except InputError:
+            return True
+        if not result.isfinite().all() or (result.min() >= 0 and result.max() <= 1):
+            return True
+    return False
