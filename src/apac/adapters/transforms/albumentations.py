@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -78,12 +79,13 @@ class AlbumentationsTransform(ImageTransform):
         by_bytes = [max(1, limit // int(array.nbytes)) for limit in CHUNK_BYTES]
         sizes = sorted({*CHUNK_IMAGES, *by_bytes})
         images = np.concatenate([array] * max(sizes))
-        alone = [self._run(array, seed + call) for call in range(TIMED_CALLS)]
-        seconds = {}
-        for size in sizes:
-            started = time.perf_counter()
-            results = [self._run(images[:size], seed + call)[:1] for call in range(TIMED_CALLS)]
-            seconds[size] = (time.perf_counter() - started) / size
+        seeds = range(seed, seed + TIMED_CALLS)
+        alone = [self._run(array, number) for number in seeds]
+        seconds = dict.fromkeys(sizes, math.inf)
+        for size in 2 * sizes:  # the first time, memory is allocated
+            started = time.process_time()  # other processes do not count
+            results = [self._run(images[:size], number)[:1] for number in seeds]
+            seconds[size] = min(seconds[size], (time.process_time() - started) / size)
             if not all(map(torch.equal, results, alone)):
                 return by_bytes[0]  # a choice by time would let results depend on the load of the machine
         return min(sizes, key=seconds.__getitem__)
