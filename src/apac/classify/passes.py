@@ -88,7 +88,7 @@ class PassRunner:
 
     def _blocks(self, images: Tensor, parts: Sequence[Tensor], numbers: range) -> Iterator[Block]:
         """Divide the work: many images into parts of one pass, few images into several passes at once."""
-        together = max(1, self.device_batch // len(images))
+        together = max(1, min(self.device_batch, _fitting_cache(images)) // len(images))
         for start in range(0, len(numbers), together):
             block = numbers[start : start + together]
             parameters = None if self.independent else self._sample_shared(images, block)
@@ -97,8 +97,7 @@ class PassRunner:
 
     def _part_size(self, images: Tensor) -> int:
         """Return how many images to deform at once: several batches hide the cost of calls, but must fit the cache."""
-        fits = CACHE // (images[0].numel() * images.element_size())
-        return max(self.device_batch, min(PART * self.device_batch, fits))
+        return max(self.device_batch, min(PART * self.device_batch, _fitting_cache(images)))
 
     def _sample_shared(self, images: Tensor, numbers: range) -> list[Any]:
         """Sample the parameters of passes for each set. The sets use the same random numbers."""
@@ -124,6 +123,11 @@ class PassRunner:
 
     def _evaluate(self, virtual: Tensor) -> Tensor:
         return log_probabilities(self.network, virtual, self.device_batch, self.outputs)
+
+
+def _fitting_cache(images: Tensor) -> int:
+    """Return how many images of this shape fit the cache."""
+    return CACHE // (images[0].numel() * images.element_size())
 
 
 def _repeat_rows(parameters: Any, passes: int, images: int) -> Any:
