@@ -29,7 +29,7 @@ IMAGES = 10_000
 FEW = 1_000  # for slow contestants; their speed does not depend on the number of images
 PASSES = 4
 LARGE = (3, 224, 224)
-LARGE_IMAGES, LARGE_PASSES = 32, 2
+LARGE_IMAGES, LARGE_PASSES = 32, 4
 BATCH_SIZES = (100, 500)  # of the plain loops
 # No image is certified within this limit, so that the scheduler is measured with all images undecided.
 CERTIFIED = Certified(error=1e-12, limit=2 * PASSES_PER_UPDATE)

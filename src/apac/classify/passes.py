@@ -95,7 +95,7 @@ class PassRunner:
 
     def _blocks(self, images: Tensor, parts: Sequence[Tensor], numbers: range) -> Iterator[Block]:
         """Divide the work: many images into parts of one pass, few images into several passes at once."""
-        together = max(1, min(self.device_batch, self._part_size(images)) // len(images))
+        together = max(1, min(self.device_batch, self._part_size(images), _fitting_cache(images)) // len(images))
         for start in range(0, len(numbers), together):
             block = numbers[start : start + together]
             parameters = None if self.independent else self._sample_shared(images, block)
@@ -104,7 +104,7 @@ class PassRunner:
 
     def _part_size(self, images: Tensor) -> int:
         """Return how many images to deform at once: several batches hide the cost of calls, but must fit the cache."""
-        fits = CACHE // (images[0].numel() * images.element_size())
+        fits = _fitting_cache(images)
         if self.deformation.thread_safe or images.device.type != "cpu":
             return max(self.device_batch, min(PART * self.device_batch, fits))
         return max(1, min(PART * self.device_batch, fits // 2))  # libraries write many copies of the images
@@ -146,6 +146,11 @@ class PassRunner:
         evaluate = partial(log_probabilities, self.network, batch_size=size, outputs=self.outputs)
         with closing(self.workers.map(evaluate, virtual.split(size))) as parts:
             return torch.cat(list(parts))
+
+
+def _fitting_cache(images: Tensor) -> int:
+    """Return how many images of this shape fit the cache."""
+    return CACHE // (images[0].numel() * images.element_size())
 
 
 def _repeat_rows(parameters: Any, passes: int, images: int) -> Any:

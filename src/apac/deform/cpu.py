@@ -78,6 +78,8 @@ def apply_in_tiles(apply: Callable[[Tensor, Any], Tensor], images: Tensor, param
     if images.shape[0] <= size or kernels_for(images, parameters) is None:
         return apply(images, parameters)
     shared = trees.size(parameters) == 1
+    if shared and torch.get_num_threads() == 1:  # nothing to share among threads, and nothing that has to fit the cache
+        return apply(images, parameters)
 
     def apply_to_tile(start: int) -> Tensor:
         tile = slice(start, start + size)
