@@ -7,6 +7,7 @@ coordinates of each output pixel to the point of the input image that it shows.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from apac.deform.base import prepare
-from apac.deform.cpu import apply_in_tiles, kernels_for
+from apac.deform.cpu import apply_in_tiles, as_arrays, kernels_for
 from apac.deform.thickness import Thickness
 from apac.errors import InputError
 
@@ -78,8 +79,8 @@ def resample(
     flows = [part.flow(p, (height, width)) for part, p in zip(group, parameters, strict=thickness is None)]
     # Half precision is too coarse for coordinates.
     dtype = torch.float64 if images.dtype == torch.float64 else torch.float32
-    matrix = _combine(torch.matmul, [flow.matrix for flow in flows if flow.matrix is not None], dtype)
-    displacement = _combine(torch.add, [flow.displacement for flow in flows if flow.displacement is not None], dtype)
+    matrix = _combine(operator.matmul, [flow.matrix for flow in flows if flow.matrix is not None], dtype)
+    displacement = _combine(operator.add, [flow.displacement for flow in flows if flow.displacement is not None], dtype)
     originals, padding = images.to(dtype), group_padding(group) or 0.0
     kernels = kernels_for(images, tuple(parameters))
     if kernels is not None:
@@ -89,9 +90,11 @@ def resample(
     return result if thickness is None else thickness.apply(result, parameters[-1])
 
 
-def _combine(operation: Callable[[Tensor, Tensor], Tensor], terms: list[Tensor], dtype: torch.dtype) -> Tensor | None:
+def _combine(operation: Callable[[Any, Any], Any], terms: list[Tensor], dtype: torch.dtype) -> Tensor | None:
     """Combine the terms in order: images deformed by A and then B are sampled at x → A(B(x)), which is A @ B."""
-    return reduce(operation, [term.to(dtype) for term in terms]) if terms else None
+    if len(terms) < 2:
+        return terms[0].to(dtype) if terms else None
+    return torch.as_tensor(reduce(operation, as_arrays(*[term.to(dtype) for term in terms])))
 
 
 def _resample_kernel(
