@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 import apac
 from apac.evaluation.certified import CertifiedEvaluation
@@ -15,7 +16,8 @@ from decisions import make_decision
 
 
 def evaluation(plain: float, *rows: Row) -> Evaluation:
-    return Evaluation(1000, 0, plain, 0.001, rows, (1, 2), (3,), (), 1.0, None, 0.0)
+    labels = torch.zeros(1000, dtype=torch.int64)
+    return Evaluation(1000, 0, plain, 0.001, rows, (1, 2), (3,), (), 1.0, None, 0.0, labels, labels)
 
 
 def certified(decision: apac.Decision, error: float = 1e-4, **others: Any) -> CertifiedEvaluation:

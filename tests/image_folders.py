@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from apac.deform import presets
+
+DEFAULT = presets.photos()  # deformation of folders
 COLORS = {"apple": (200, 30, 30), "leaf": (30, 180, 40), "sky": (60, 90, 220)}
 
 

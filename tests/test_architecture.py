@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -23,6 +24,7 @@ LAYERS = [
     {"progress", "randomness", "validation", "trees"},
     {"inference"},
     {"deform", "data", "models"},
+    {"adapters/transforms"},  # deformations too; a stored run names them, so they are above the runs
     {"classify", "training"},
     {"runs"},
     {"evaluation"},
@@ -38,7 +40,12 @@ MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__in
 
 
 def layer_of(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    return layer_of_parts(path.relative_to(SOURCE).parts)
+
+
+def layer_of_parts(parts: Sequence[str]) -> str:
+    joined = "/".join(parts[:2])
+    return joined if joined in RANK else parts[0].removesuffix(".py")
 
 
 def imported(path: Path) -> set[str]:
@@ -48,9 +55,10 @@ def imported(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module == "apac":
             layers |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("apac."):
-            layers.add(str(node.module).split(".")[1])
+            layers.add(layer_of_parts(str(node.module).split(".")[1:]))
         elif isinstance(node, ast.Import):
-            layers |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("apac.")}
+            names = (alias.name.split(".") for alias in node.names)
+            layers |= {layer_of_parts(name[1:]) for name in names if name[0] == "apac" and name[1:]}
     return layers
 
 

@@ -5,11 +5,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from apac.adapters.libraries import from_albumentations as from_albumentations
-    from apac.adapters.libraries import from_callable as from_callable
-    from apac.adapters.libraries import from_kornia as from_kornia
-    from apac.adapters.libraries import from_torchvision as from_torchvision
     from apac.adapters.sklearn import ApacClassifier as ApacClassifier
+    from apac.adapters.transforms.libraries import from_albumentations as from_albumentations
+    from apac.adapters.transforms.libraries import from_callable as from_callable
+    from apac.adapters.transforms.libraries import from_kornia as from_kornia
+    from apac.adapters.transforms.libraries import from_torchvision as from_torchvision
     from apac.classify.classifier import Classifier as Classifier
     from apac.classify.decision import Decision as Decision
     from apac.classify.rules.base import Rule as Rule
@@ -76,11 +76,11 @@ _HOMES = {
     "TrainConfig": "apac.training.config",
     "TrainingError": "apac.errors",
     "evaluate": "apac.evaluation.fixed",
-    "from_albumentations": "apac.adapters.libraries",
-    "from_callable": "apac.adapters.libraries",
-    "from_kornia": "apac.adapters.libraries",
+    "from_albumentations": "apac.adapters.transforms.libraries",
+    "from_callable": "apac.adapters.transforms.libraries",
+    "from_kornia": "apac.adapters.transforms.libraries",
     "from_onnx": "apac.inference.onnx_file",
-    "from_torchvision": "apac.adapters.libraries",
+    "from_torchvision": "apac.adapters.transforms.libraries",
     "load": "apac.runs.run",
     "presets": "apac.deform",
     "train": "apac.runs.train",

@@ -55,6 +55,12 @@ def validate_integer(owner: Any, name: str, *, minimum: float = -math.inf) -> No
     object.__setattr__(owner, name, int(value))
 
 
+def validate_reference_size(owner: Any) -> None:
+    """Require `reference_size` to be None or an integer of at least 1."""
+    if owner.reference_size is not None:
+        validate_integer(owner, "reference_size", minimum=1)
+
+
 def validate_range(owner: Any, name: str, *, minimum: float) -> None:
     """Require a pair (low, high) of numbers with minimum <= low <= high."""
     value = getattr(owner, name)

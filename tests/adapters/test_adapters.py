@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import apac
-from apac.adapters.seeded import SeededParameters
+from apac.adapters.transforms.seeded import SeededParameters
 from apac.randomness import generator
 
 SHAPE = (3, 16, 16)
@@ -96,7 +96,8 @@ def test_one_row_of_parameters_serves_all_images(u, images, random):
     parameters = u.sample(1, SHAPE, generator=random)
     virtual = u.apply(images, parameters)
     for i in (0, N - 1):
-        assert torch.equal(u.apply(images[i : i + 1], parameters)[0], virtual[i])
+        # libraries compute coordinates by matrix products, whose rounding depends on the number of images
+        torch.testing.assert_close(u.apply(images[i : i + 1], parameters)[0], virtual[i], atol=1e-5, rtol=0)
 
 
 def numpy_state() -> np.ndarray:
@@ -385,7 +386,5 @@ def test_albumentations_transforms_are_copied_and_others_rejected(images, random
     assert not np.array_equal(*results)
 
 
-def test_it_has_a_short_repr_and_cannot_be_stored(u):
+def test_it_has_a_short_repr(u):
     assert repr(u).startswith("from_") and repr(u).endswith(")")
-    with pytest.raises(apac.InputError, match="cannot be stored; use a Classifier"):
-        u.to_json()

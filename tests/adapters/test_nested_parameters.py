@@ -59,7 +59,7 @@ def Named(part: apac.Deformation) -> object:
 def test_classes_are_named_by_their_index():
     changed = with_parameters(PER_CLASS, {"1__std": 0.01, "default__elastic__alpha": 5.0})
     assert dict(changed.by_class)[1] == apac.Homography(std=0.01) and changed.classes == 10
-    assert changed.default.parts[1] == apac.Elastic(sigma=6.0, alpha=5.0)
+    assert changed.default.parts[1] == apac.Elastic(sigma=6.0, alpha=5.0, reference_size=28)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from apac import models
-from apac.bench import deciding, deforming, gemm_peak, peers, result, training
+from apac.bench import deciding, deforming, gemm_peak, peers, pipelines, residual, result, training
 from apac.bench.race import Entry, race
 from apac.cli import app
 from apac.errors import InputError
@@ -24,6 +24,12 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small sizes, and none of the other libraries."""
     for module in (deforming, deciding):
         monkeypatch.setattr(module, "IMAGES", 8)
+        monkeypatch.setattr(module, "LARGE_IMAGES", 2)
+    monkeypatch.setattr(deforming, "LARGE", 40)
+    monkeypatch.setattr(deforming, "CALLS", (1, 3))
+    monkeypatch.setattr(deforming, "IMAGES_PER_TURN", 3)
+    monkeypatch.setattr(deciding, "LARGE", (3, 32, 32))
+    monkeypatch.setattr(deciding, "resnet18", lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)))
     monkeypatch.setattr(training, "STEPS", dict.fromkeys(models.BUILDERS, 1))
     monkeypatch.setattr(gemm_peak, "SIZE", 16)
     monkeypatch.setattr(peers, "installed", lambda *names: False)
@@ -44,8 +50,19 @@ def test_every_benchmark_measures_apac_and_the_ratios(part, small_sizes):
         if entry.ratio is not None:
             assert entry.ratio == pytest.approx(by_name[entry.group, entry.against] / entry.value)
     groups = {entry.group for entry in entries}
-    assert len(groups) == (2 if part == "deform" else 4)
-    assert [len(table.rows) for table in result.tables(entries)] == [len(entries) // len(groups)] * len(groups)
+    # three presets at two sizes and in two calls; the networks, and one at 224 pixels
+    assert len(groups) == {"deform": 12, "decide": 5, "train": 4}[part]
+    assert [table.title for table in result.tables(entries)] == list(dict.fromkeys(entry.group for entry in entries))
+
+
+def test_pipelines_of_other_libraries_are_compared_with_loops_over_batches(monkeypatch):
+    monkeypatch.setattr(pipelines, "SIZES", {8: (3, (1, 2))})
+    entries = result.bench(["pipelines"], rounds=1)
+    assert len(entries) == 3 * sum(map(peers.installed, ("kornia", "torchvision", "albumentations")))
+    assert all(entry.value > 0 and entry.against == "apac" for entry in entries)
+    # the loop by hand transforms in the same way: a batch in, a batch out
+    for make in pipelines.PIPELINES.values():
+        assert make()[1](torch.rand(2, 3, 8, 8)).shape == (2, 3, 8, 8)
 
 
 def test_the_command_prints_a_table_and_writes_the_machine_and_the_results(small_sizes, tmp_path):
@@ -64,6 +81,12 @@ def test_unknown_benchmarks_are_rejected():
         result.bench(["speed"])
     with pytest.raises(InputError, match="at least 1, got 0"):
         result.bench(["deform"], rounds=0)
+
+
+def test_the_residual_network_has_the_parameters_of_resnet18():
+    network = residual.resnet18(1000).eval()
+    assert sum(parameter.numel() for parameter in network.parameters()) == 11_689_512  # He et al., as in torchvision
+    assert network(torch.zeros(2, 3, 64, 64)).shape == (2, 1000)
 
 
 @pytest.mark.parametrize("name", models.BUILDERS)

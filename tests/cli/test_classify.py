@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
@@ -11,8 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.special
+import torch
 from PIL import Image
 
+import apac
+from apac.data.image_file import read_image
 from commands import call, refusal, succeed
 
 
@@ -55,6 +60,51 @@ def test_json_has_the_reason_for_stopping_and_the_margin(run, digit):
         assert answer["margin_error"] > 0
     assert json.loads(runs["fixed"].stdout)[0]["passes"] == 7
     assert json.loads(runs["limit"].stdout)[0]["passes"] == 16
+
+
+def test_probabilities_are_the_normalized_means_in_text_csv_and_json(run, digit, tmp_path):
+    for combine in ("product", "sum"):
+        options = (run, digit[0], "--passes", 8, "--combine", combine)
+        (answer,) = json.loads(succeed("classify", *options, "--json", "--csv", tmp_path / "d.csv").stdout)
+        loaded = apac.load(run)
+        rule = apac.FixedPasses(8)
+        decision = loaded.classify(digit[0], rule, combine=combine).decision
+        means = scipy.special.softmax(decision.log_scores[0]) if combine == "product" else decision.probabilities[0]
+        assert list(answer["probabilities"].values()) == pytest.approx(means.tolist(), abs=1e-5)
+        assert sum(answer["probabilities"].values()) == pytest.approx(1)
+        assert (answer["combine"], answer["plain"]) == (combine, False)
+        assert (
+            answer["probability"] == answer["probabilities"][answer["label"]] == max(answer["probabilities"].values())
+        )
+        (line,) = csv.DictReader((tmp_path / "d.csv").read_text().splitlines())
+        assert [float(line[f"probability_{c}"]) for c in loaded.classes] == list(answer["probabilities"].values())
+        text = succeed("classify", *options).stdout
+        best, second = sorted(answer["probabilities"].items(), key=lambda pair: -pair[1])[:2]
+        expected = f"  probability: {best[0]} {100 * best[1]:.2f} %, {second[0]} {100 * second[1]:.2f} %, "
+        assert expected in text
+
+
+def test_plain_is_one_pass_of_the_undeformed_image(run, digit):
+    (answer,) = json.loads(succeed("classify", run, digit[0], "--plain", "--json").stdout)
+    loaded = apac.load(run)
+    image, _ = read_image(digit[0], (1, 28, 28), digit=True)
+    with torch.no_grad():
+        expected = loaded.network(loaded.normalize(image[None])).softmax(1)[0]
+    # float32 logits of one image and of a batch
+    assert list(answer["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-4)
+    assert (answer["passes"], answer["plain"]) == (1, True)
+    assert "(plain prediction; ahead of" in succeed("classify", run, digit[0], "--plain").stdout
+    assert "omit --passes" in refusal("classify", run, digit[0], "--plain", "--passes", 4)
+    assert "--combine must be product or sum" in refusal("classify", run, digit[0], "--combine", "mean")
+
+
+def test_a_folder_stands_for_the_images_in_it_which_are_told_apart_by_their_paths(run, digit, tmp_path):
+    files = [tmp_path / "a" / "1.png", tmp_path / "b" / "c" / "1.png"]
+    for path in (*files, tmp_path / "b" / ".hidden.png", tmp_path / "b" / "notes.txt"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(digit[0].read_bytes())
+    answers = json.loads(succeed("classify", run, tmp_path, digit[0], "--plain", "--json").stdout)
+    assert [answer["image"] for answer in answers] == [*map(str, files), str(digit[0])]
 
 
 def test_classify_prints_how_it_prepared_an_image(run, digit):
@@ -124,7 +174,7 @@ def text(path: Path) -> Path:
     ("make", "sentence"),
     [
         (lambda folder: folder / "none.png", "no file"),
-        (lambda folder: folder, "is a folder"),
+        (lambda folder: folder, "has no image files"),
         (lambda folder: text(folder / "seven.png"), "cannot be read as an image"),
         (lambda folder: animated(folder / "two.gif"), "has 2 frames"),
         (lambda folder: picture(folder / "big.png", "1", (8000, 8000)), "more than 50 megapixels"),

@@ -12,7 +12,8 @@ from commands import call, refusal, succeed
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("train",), ("evaluate",), ("classify",), ("reproduce",), ("data", "fetch"), ("data", "path")]
+    "command",
+    [(), ("train",), ("evaluate",), ("classify",), ("preview",), ("reproduce",), ("data", "fetch"), ("data", "path")],
 )
 def test_every_command_has_help_with_an_example(command):
     result = call(*command, "--help")
@@ -59,6 +60,13 @@ def test_data_path_follows_the_environment(tmp_path, monkeypatch):
         (["classify", "RUN", "x.png", "--error", 0], "must be a number above 0 and below 1, got 0"),
         (["classify", "RUN", "x.png", "--limit", 4], "must be an integer of at least 16, got 4"),
         (["classify", "RUN", "x.png", "--passes", 0], "must be an integer of at least 1, got 0"),
+        (["preview", "RUN", "--size", 20], "a run has its own size and fit; omit them"),
+        (["preview", "nowhere.png"], "there is no file nowhere.png"),
+        (["preview", "RUN", "--out", "OUT/x.jpg"], "--out takes the name of a PNG file"),
+        (["preview", "RUN", "--deformation", "gone.json"], "gone.json cannot be read: No such file or directory"),
+        (["train", "--size", 64, "--out", "OUT"], "--size 64 is for the images of a folder"),
+        (["train", "--size", 0, "--out", "OUT"], "--size must be an integer of at least 1"),
+        (["train", "--fit", "stretch", "--out", "OUT"], '--fit must be "crop" or "pad", got'),
         (["reproduce", "imagenet", "--out", "OUT"], "there is no recipe 'imagenet'; choose one of mnist-5k-cnn"),
         (["reproduce", "--schedule", "fast", "--out", "OUT"], 'the schedule of a recipe is "short" or "paper"'),
         (["reproduce", "--hours", 0, "--out", "OUT"], "--hours takes a number above 0"),

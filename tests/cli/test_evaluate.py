@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import apac
 from apac.runs import folder as run_folder
-from commands import call, succeed
+from commands import call, refusal, succeed
 
 
 def test_evaluate_prints_the_table_and_writes_json_and_csv(run, few):
@@ -56,6 +56,17 @@ def test_another_seed_is_another_evaluation(run, few):
     results = [call("evaluate", run, "--passes", "2", "--seed", seed) for seed in (5, 6)]
     assert all("deciding: 100 %" in result.stderr for result in results)
     assert json.loads((run / "evaluation.json").read_text())["seed"] == 6
+
+
+def test_a_smaller_evaluation_does_not_replace_a_larger_one(run, few):
+    succeed("evaluate", run, "--passes", "1,4")
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    result = succeed("evaluate", run, "--passes", "2", "--seed", 3)
+    assert "200 images with 1, 4 passes; --overwrite replaces it" in " ".join(result.stdout.split())
+    assert "│ APAC     │      2 │" in result.stdout
+    assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
+    succeed("evaluate", run, "--passes", "2", "--seed", 3, "--overwrite")
+    assert json.loads((run / "evaluation.json").read_text())["seed"] == 3
 
 
 def scores(run: Path) -> list[Path]:
@@ -123,6 +134,12 @@ def test_certified_evaluation_prints_and_writes_the_passes_of_every_image(run, f
     )
     assert f"have {100 * against['wrong']:.2f} % error" in result.stdout
     assert "deciding with 64 passes: 100 %" in result.stderr
+
+
+def test_the_option_that_is_wrong_is_named(run):
+    assert refusal("evaluate", run, "--rule", "certified", "--against", 0).startswith("apac: --against must be")
+    assert "--passes must be" in refusal("evaluate", run, "--passes", "0")
+    assert "--on-unreadable must be refuse or skip" in refusal("evaluate", run, "--on-unreadable", "ignore")
 
 
 def test_without_against_nothing_is_compared(run, few):

@@ -16,7 +16,7 @@ from image_folders import COLORS, gallery, paint
 
 
 def test_classes_are_the_subfolders_and_a_fifth_of_each_is_held_out(tmp_path):
-    dataset = folder.load(gallery(tmp_path / "p", 30))
+    dataset = folder.load(gallery(tmp_path / "p", 30), size=32)
     assert dataset.classes == ("apple", "leaf", "sky")
     assert dataset.image_shape == (3, 32, 32) and dataset.train_images.dtype == torch.uint8
     trained, tested = (torch.bincount(labels) for labels in (dataset.train_labels, dataset.test_labels))
@@ -30,11 +30,11 @@ def test_classes_are_the_subfolders_and_a_fifth_of_each_is_held_out(tmp_path):
 
 def test_a_file_stays_in_its_part_when_others_are_added(tmp_path):
     root = gallery(tmp_path / "p", 20)
-    before = folder.load(root)
+    before = folder.load(root, size=32)
     for i in range(20, 30):
         paint(root / "leaf" / f"{i}.png", COLORS["leaf"], seed=i)
     (root / "sky" / "03.png").unlink()
-    after = folder.load(root)
+    after = folder.load(root, size=32)
     old, new = (
         {side: {image.numpy().tobytes() for image in getattr(dataset, f"{side}_images")} for side in ("train", "test")}
         for dataset in (before, after)
@@ -62,9 +62,9 @@ def test_hidden_files_are_ignored_and_suffixes_may_be_upper_case(tmp_path):
 
 def test_gray_images_stay_gray_and_one_color_image_makes_all_of_them_rgb(tmp_path):
     root = gallery(tmp_path / "p", mode="L")
-    assert folder.load(root).image_shape == (1, 32, 32)
+    assert folder.load(root, size=20).image_shape == (1, 20, 20)
     paint(root / "sky" / "colored.png", (1, 2, 200))
-    assert folder.load(root).image_shape == (3, 32, 32)
+    assert folder.load(root, size=20).image_shape == (3, 20, 20)
 
 
 @pytest.mark.parametrize("name", ["val", "Test"])

@@ -104,8 +104,12 @@ def test_gamma_is_log_uniform_and_the_cast_gaussian_in_each_channel(random):
 
 def test_presets_hold_the_papers_numbers():
     assert apac.presets.mnist() == apac.Compose(
-        apac.Homography(std=0.1), apac.Elastic(sigma=6.0, alpha=38.0), apac.Thickness(dilate=0.25, erode=0.25)
+        apac.Homography(std=0.1),
+        apac.Elastic(sigma=6.0, alpha=38.0, reference_size=28),
+        apac.Thickness(dilate=0.25, erode=0.25, reference_size=28),
     )
     assert apac.presets.cifar10() == apac.Compose(
-        apac.ScaleShift(scale=(1.0, 2.0)), apac.Elastic(sigma=8.0, alpha=40.0, padding="edge"), apac.Flip(0.5)
+        apac.ScaleShift(scale=(1.0, 2.0)),
+        apac.Elastic(sigma=8.0, alpha=40.0, padding="edge", reference_size=32),
+        apac.Flip(0.5),
     )

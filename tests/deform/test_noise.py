@@ -30,9 +30,9 @@ def test_the_kernel_and_torch_give_the_same_bits(count, random):
 @pytest.mark.parametrize("n", [1, 512, 513])
 def test_noise_is_the_same_with_and_without_the_kernel_and_with_any_number_of_threads(n, threads):
     with torch_threads(threads):
-        fast = noise.uniform_noise(n, 50, generator=generator(0, "test", n))
+        fast = noise.uniform_noise(n, (50,), generator=generator(0, "test", n))
     with cpu.torch_path():
-        slow = noise.uniform_noise(n, 50, generator=generator(0, "test", n))
+        slow = noise.uniform_noise(n, (50,), generator=generator(0, "test", n))
     assert torch.equal(fast, slow)
     assert fast.dtype == torch.float32
     assert len(fast.unique(dim=0)) == n
@@ -53,7 +53,7 @@ def test_noise_is_the_hash_of_key_and_index():
 
 
 def test_noise_is_uniform(random):
-    values = noise.uniform_noise(300, 784, generator=random).double().numpy()
+    values = noise.uniform_noise(300, (784,), generator=random).double().numpy()
     assert stats.kstest(values.ravel(), stats.uniform(-1, 2).cdf).pvalue > 1e-3
     by_index = [stats.kstest(column, stats.uniform(-1, 2).cdf).pvalue for column in values.T[:200]]
     assert stats.kstest(by_index, "uniform").pvalue > 1e-3

@@ -153,7 +153,7 @@ def test_consecutive_geometric_kinds_make_one_resampling(random, monkeypatch):
         return len(calls)
 
     assert resamplings(apac.Homography(), apac.Elastic(), apac.Thickness()) == 1
-    assert resamplings(*apac.presets.cifar10().parts) == 1
+    assert resamplings(*apac.presets.cifar10().parts) == resamplings(*apac.presets.photos().parts) == 1
     assert resamplings(apac.Homography(), apac.Thickness(), apac.Elastic()) == 2  # not neighbors
     assert resamplings(apac.Homography(), apac.Elastic(padding="edge")) == 2
 
@@ -220,6 +220,8 @@ def test_a_kind_that_cannot_be_stored_raises_an_error():
         (lambda: untyped.Homography(padding="wrap"), '"edge" or a background value'),
         (lambda: apac.Elastic(sigma=0), "sigma of an Elastic must be a number above 0"),
         (lambda: apac.Elastic(alpha=float("inf")), "alpha of an Elastic must be a number, got inf"),
+        (lambda: apac.Elastic(reference_size=0), "reference_size of an Elastic must be an integer of at least 1"),
+        (lambda: untyped.Thickness(reference_size="28"), "reference_size of a Thickness must be an integer"),
         (lambda: apac.ScaleShift(scale=(0.5, 2)), "1 <= low <= high"),
         (lambda: apac.Flip(1.5), "between 0 and 1"),
         (lambda: apac.Thickness(dilate=0.7, erode=0.7), "add up to at most 1"),

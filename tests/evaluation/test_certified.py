@@ -163,7 +163,7 @@ def test_csv_has_one_line_per_image_with_its_label(evaluated):
         "passes": result.decision.passes,
         "clipped": result.decision.clipped,
     }
-    assert list(lines[0]) == ["image", *columns, "stopped"]
+    assert list(lines[0]) == ["image", *columns, "stopped", "file"]
     for name, values in columns.items():
         np.testing.assert_array_equal([float(line[name]) for line in lines], values.double().numpy())
     assert tuple(line["stopped"] for line in lines) == result.decision.stopped

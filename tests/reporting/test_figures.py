@@ -15,7 +15,7 @@ import apac
 from apac import models
 from apac.evaluation.fixed import Row, evaluate
 from apac.randomness import generator
-from apac.reporting.figures import curves, linear_output
+from apac.reporting.figures import confusion, curves, linear_output
 from apac.reporting.figures import images as pictures
 from decisions import make_decision
 from evaluations import DECISIONS, certified, evaluation
@@ -61,6 +61,23 @@ def assert_drawn(picture: bytes) -> None:
         assert image.format == "PNG"
         assert min(image.size) > 30
         assert np.asarray(image.convert("L")).std() > 1
+
+
+# With counts and names, with names alone, with neither.
+@pytest.mark.parametrize("size", [2, 30, 400])
+def test_a_confusion_matrix_is_drawn_for_any_number_of_classes(size):
+    counts = torch.eye(size, dtype=torch.int64) * 9
+    counts[0, 1] = 3
+    assert_drawn(confusion.confusion_matrix(counts, [f"class {c} of $x$" for c in range(size)], "title"))
+
+
+def test_a_confusion_matrix_shows_the_counts_of_the_classes_that_occur(monkeypatch):
+    monkeypatch.setattr(confusion, "png", lambda figure: figure)
+    counts = torch.tensor([[5, 0, 2], [0, 0, 0], [0, 0, 0]])
+    figure: Any = confusion.confusion_matrix(counts, ["cat", "unused", "dog"], "title")
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "dog"]
+    assert {(text.get_position(), text.get_text()) for text in axes.texts} == {((0, 0), "5"), ((1, 0), "2")}
 
 
 @pytest.mark.parametrize(

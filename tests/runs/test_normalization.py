@@ -133,6 +133,20 @@ def test_a_deformation_of_pixels_is_refused_where_the_values_are_not_pixels(u, d
     apac.Classifier(network(), u, apac.FixedPasses(1)).decide(torch.linspace(-0.2, 1.2, 432).view(1, *SHAPE))
 
 
+@pytest.mark.parametrize("make", [from_kornia, from_torchvision, from_albumentations])
+def test_a_librarys_transform_expects_pixels_if_it_clamps(make):
+    assert make().expects_pixels
+    with pytest.raises(apac.InputError, match="expects pixels in 0 … 1"):
+        apac.Classifier(network(), make()).decide(torch.linspace(-2, 2, 432).view(1, *SHAPE))
+
+
+def test_a_librarys_transform_that_moves_pixels_takes_any_values():
+    transforms = pytest.importorskip("torchvision.transforms.v2")
+    u = apac.from_torchvision(transforms.RandomAffine(15))
+    assert not u.expects_pixels
+    apac.Classifier(network(), u, apac.FixedPasses(1)).decide(torch.linspace(-2, 2, 432).view(1, *SHAPE))
+
+
 def test_float_images_have_no_normalization(data):
     with pytest.raises(apac.InputError, match="floating-point images are not normalized"):
         apac.train(network(), (data[0] / 255, data[1]), apac.Flip(), config=replace(CONFIG, normalization="scaling"))

@@ -17,6 +17,7 @@ from apac.errors import Interrupted
 from apac.randomness import generator
 from apac.runs import split
 from apac.runs import train as training
+from apac.runs.presets import default_deformation
 from own_networks import linear
 from small_training import noisy_network, weights_of
 
@@ -119,11 +120,11 @@ def test_pixels_are_standardized_by_the_training_images_and_floats_are_unchanged
         ("mnist-cnn", "mnist-5k", "mnist"),
         (None, "cifar10", "cifar10"),
         ("cifar10-cnn", None, "cifar10"),
-        (None, "/a", "cifar10"),
+        (None, "/a", "photos" if hasattr(apac.presets, "photos") else "cifar10"),
     ],
 )
 def test_the_default_deformation_is_the_papers_for_the_data_or_the_network(network, data, preset):
-    assert training._preset(network, data) == getattr(apac.presets, preset)()
+    assert default_deformation(network, data) == getattr(apac.presets, preset)()
 
 
 def test_the_papers_values_are_stored_where_none_are_given(small):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from apac.adapters.seeded import SeededTransform
+from apac.adapters.transforms.seeded import SeededTransform
 from apac.deform.compose import Compose
 from apac.deform.per_class import PerClass
 from apac.errors import InputError

@@ -25,7 +25,7 @@ from apac.adapters.estimator_network import Builder, build_network, train_networ
 from apac.adapters.nested_parameters import get_parameters, with_parameters
 from apac.adapters.sample_weights import combined_weights
 from apac.classify.classifier import Classifier
-from apac.classify.combine import COMBINATIONS, Combine
+from apac.classify.combine import Combine
 from apac.classify.decision import Decision
 from apac.classify.rules.base import Rule
 from apac.classify.rules.certified import Certified
@@ -231,9 +231,7 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the normalized log of the product of softmaxes, or of their sum, (N, K)."""
-        decision = self._decide_all(X)
-        scores = COMBINATIONS[decision.combine].select(decision.log_scores, decision.probabilities.log())
-        return cast(NDArray[np.float64], scores.log_softmax(dim=1).numpy())
+        return cast(NDArray[np.float64], self._decide_all(X).class_log_probabilities.numpy())
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the normalized product of softmaxes, or their mean, (N, K)."""

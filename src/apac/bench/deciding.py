@@ -14,9 +14,11 @@ from apac.bench import peers
 from apac.bench.deforming import PRESETS
 from apac.bench.gemm_peak import matrix_product
 from apac.bench.race import Entry, race
+from apac.bench.residual import resnet18
 from apac.classify.classifier import Classifier
 from apac.classify.rules.base import PASSES_PER_UPDATE
 from apac.classify.rules.certified import Certified
+from apac.deform import presets
 from apac.deform.cpu import torch_path
 from apac.inference import engine
 from apac.inference.workers import worker_pool
@@ -26,6 +28,8 @@ from apac.randomness import generator
 IMAGES = 10_000
 FEW = 1_000  # for slow contestants; their speed does not depend on the number of images
 PASSES = 4
+LARGE = (3, 224, 224)
+LARGE_IMAGES, LARGE_PASSES = 32, 2
 BATCH_SIZES = (100, 500)  # of the plain loops
 # No image is certified within this limit, so that the scheduler is measured with all images undecided.
 CERTIFIED = Certified(error=1e-12, limit=2 * PASSES_PER_UPDATE)
@@ -34,7 +38,37 @@ PEAK = "peak: matrix product"
 
 
 def measure(rounds: int, progress: Progress) -> list[Entry]:
-    return [entry for name in models.BUILDERS for entry in _measure(name, rounds, progress)]
+    small = [entry for name in models.BUILDERS for entry in _measure(name, rounds, progress)]
+    return [*small, *_measure_large(rounds, progress)]
+
+
+def _measure_large(rounds: int, progress: Progress) -> list[Entry]:
+    images, count = torch.rand(LARGE_IMAGES, *LARGE), LARGE_PASSES * LARGE_IMAGES
+    classifier = Classifier(resnet18().eval(), presets.photos()).prepared(images, LARGE_PASSES)
+
+    def fixed() -> float:
+        classifier.score(images, 0, LARGE_PASSES)
+        return count
+
+    alone = _network_alone(classifier, images, LARGE_PASSES)
+    group = f"passes per second, ResNet-18, photos preset, {' × '.join(map(str, LARGE))}"
+    with torch.no_grad():
+        speed = race(group, {FIXED_RULE: fixed, NETWORK: alone}, rounds, progress)
+    return [
+        Entry(group, name, value, "passes/s", FIXED_RULE, speed[FIXED_RULE] / value) for name, value in speed.items()
+    ]
+
+
+def _network_alone(classifier: Classifier, images: Tensor, passes: int) -> Callable[[], float]:
+    """Return a contestant that runs the prepared network on images that are not deformed."""
+    batches = images.split(classifier.device_batch)
+
+    def work() -> float:
+        with worker_pool() as pool:
+            list(pool.map(classifier.network, batches * passes))
+        return passes * len(images)
+
+    return work
 
 
 def _measure(network_name: str, rounds: int, progress: Progress) -> list[Entry]:
@@ -42,7 +76,7 @@ def _measure(network_name: str, rounds: int, progress: Progress) -> list[Entry]:
     images, u = torch.rand(IMAGES, *peers.SHAPES[preset]), PRESETS[preset]()
     network = models.build(network_name, generator=generator(0, "bench", 0)).eval()
     classifier = Classifier(network, u).prepared(images, 1_000)
-    batches, few = images.split(classifier.device_batch), images[:FEW]
+    few = images[:FEW]
 
     def fixed() -> float:
         classifier.score(images, 0, PASSES)
@@ -51,11 +85,7 @@ def _measure(network_name: str, rounds: int, progress: Progress) -> list[Entry]:
     def certified() -> float:
         return int(replace(classifier, rule=CERTIFIED).decide(few).passes.sum())
 
-    def network_alone() -> float:
-        with worker_pool() as pool:
-            list(pool.map(classifier.network, batches * PASSES))
-        return PASSES * IMAGES
-
+    network_alone = _network_alone(classifier, images, PASSES)
     plain = peers.plain_network(network_name).eval()
 
     def deform(batch: Tensor) -> Tensor:

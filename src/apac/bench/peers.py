@@ -1,8 +1,9 @@
 """Other libraries, with their fastest settings for the same kind of deformation.
 
 For MNIST: a random perspective, an elastic distortion with the same σ and α, and dilation or erosion of half of the
-images. For CIFAR-10: scale and shift, elastic distortion, flip. Each image has separate parameters. Libraries that are
-not installed are skipped.
+images. For CIFAR-10: scale and shift, elastic distortion, flip. For photos: scale, rotation and shear, perspective,
+flip, gamma correction and color cast. At other sizes the strengths are scaled as `apac` scales them. Each image has
+separate parameters. Libraries that are not installed are skipped.
 """
 
 from __future__ import annotations
@@ -23,27 +24,37 @@ from torch import Tensor, nn
 from apac import models
 from apac.randomness import generator
 
-SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
-ELASTIC = {"mnist": (6.0, 38.0), "cifar10": (8.0, 40.0)}  # σ and α in pixels
+SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "photos": (3, 32, 32)}
+ELASTIC = {"mnist": (6.0, 38.0), "cifar10": (8.0, 40.0)}  # σ and α in pixels, at these sizes
 
 
 def installed(name: str) -> bool:
     return find_spec(name) is not None
 
 
-def kornia(preset: str, *, same_on_batch: bool = False) -> Callable[[Tensor], Tensor]:
+def kornia(preset: str, *, size: int | None = None, same_on_batch: bool = False) -> Callable[[Tensor], Tensor]:
     """Return a function that deforms a batch of images, with separate parameters per image or shared ones."""
     import kornia.augmentation as augmentation
     from kornia.morphology import dilation, erosion
 
-    sigma, alpha = ELASTIC[preset]
-    size = SHAPES[preset][1]
+    if preset == "photos":
+        return nn.Sequential(
+            augmentation.RandomAffine(4.0, (0.17, 0.17), (1.0, 1.5), 4.0, same_on_batch=same_on_batch),
+            augmentation.RandomPerspective(0.1, p=1.0, same_on_batch=same_on_batch),
+            augmentation.RandomHorizontalFlip(same_on_batch=same_on_batch),
+            augmentation.RandomGamma((0.8, 1.25), p=1.0, same_on_batch=same_on_batch),
+            augmentation.RandomRGBShift(0.03, 0.03, 0.03, p=1.0, same_on_batch=same_on_batch),
+        )
+    size = size or SHAPES[preset][1]
+    factor = size / SHAPES[preset][1]
+    sigma, alpha = ELASTIC[preset][0] * factor, ELASTIC[preset][1] * factor**2
     window = 2 * int(4 * sigma + 0.5) + 1
     strength = 2 * alpha / size  # kornia's coordinates are from -1 to 1
     elastic = augmentation.RandomElasticTransform(
         (window, window), (sigma, sigma), (strength, strength), p=1.0, same_on_batch=same_on_batch
     )
-    element = torch.ones(2, 2)
+    side = 1 + round(factor)
+    element = torch.ones(side, side)
     if preset == "cifar10":
         # faster than RandomResizedCrop in either of its modes
         crop = augmentation.RandomAffine(0.0, (0.25, 0.25), (1.0, 2.0), same_on_batch=same_on_batch)

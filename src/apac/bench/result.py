@@ -8,17 +8,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from apac.bench import deciding, deforming, processes, training
+from apac.bench import deciding, deforming, pipelines, processes, training
 from apac.bench.race import Entry
 from apac.errors import InputError
 from apac.progress import Progress, no_progress
 from apac.reporting.tables import Table
 from apac.runs import provenance
 
-PEERS = ("kornia", "albumentations", "scipy", "ttach")
+PEERS = ("kornia", "albumentations", "torchvision", "scipy", "ttach")
 PARTS = {
     "deform": deforming.measure,
     "decide": deciding.measure,
+    "pipelines": pipelines.measure,
     "train": training.measure,
     "process": processes.measure,
 }

@@ -54,6 +54,25 @@ class Decision:
         """The values that rank the classes, (N, K): `log_scores` or `probabilities`."""
         return COMBINATIONS[self.combine].select(self.log_scores, self.probabilities)
 
+    @property
+    def class_log_probabilities(self) -> Tensor:
+        """The logarithms of `class_probabilities`, (N, K), which do not underflow."""
+        scores = COMBINATIONS[self.combine].select(self.log_scores, self.probabilities.log())
+        return scores.log_softmax(dim=1)
+
+    @property
+    def class_probabilities(self) -> Tensor:
+        """The probability of each class, (N, K): the normalized geometric mean of the softmaxes of the passes.
+
+        For `combine="sum"` it is their arithmetic mean. Rows of NaN belong to images that are not decided.
+
+        >>> import apac, torch
+        >>> classifier = apac.Classifier(lambda images: images.flatten(1), apac.Compose(), apac.FixedPasses(4))
+        >>> classifier.decide(torch.tensor([[[[0.25, 0.75]]]]).log()).class_probabilities
+        tensor([[0.2500, 0.7500]], dtype=torch.float64)
+        """
+        return self.class_log_probabilities.exp()
+
     def top(self, k: int) -> Tensor:
         """Return the k best classes of each image, best first, (N, k)."""
         if not 1 <= k <= self.log_scores.shape[1]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from apac.deform.base import Deformation
 from apac.errors import InputError
 from apac.inference.engine import Network, evaluating, prepare, serves_threads
 from apac.inference.workers import WorkerPool, worker_pool
+
+Item = TypeVar("Item")
 
 PART = 4  # batches of the network that are deformed at once
 CACHE = 16 << 20  # bytes of a core's cache
@@ -49,7 +51,12 @@ class PassRunner:
     @contextmanager
     def running(self) -> Iterator[PassRunner]:
         """Yield the same runner with worker threads, where the network allows it, and in evaluation mode."""
-        pool = worker_pool(limit_caller=True) if serves_threads(self.network) else nullcontext(CALLING_THREAD)
+        # A deformation that serves one thread at a time uses all torch threads, in the calling thread.
+        pool = (
+            worker_pool(limit_caller=self.deformation.thread_safe)
+            if serves_threads(self.network)
+            else nullcontext(CALLING_THREAD)
+        )
         with evaluating(self.network), pool as workers:
             yield replace(self, workers=workers)
 
@@ -72,13 +79,13 @@ class PassRunner:
         """Return the log-probabilities of the undeformed images, (N, K)."""
         # Without images, a blank one tells the number of classes.
         batches = (images if len(images) else images.new_zeros(1, *images.shape[1:])).split(self.device_batch)
-        with closing(self.workers.map(self._run_plain, batches)) as parts:
+        with closing(self._map(self._run_plain, batches)) as parts:
             return torch.cat(list(parts))[: len(images)]
 
     def log_probabilities(self, images: Tensor, numbers: range) -> Generator[Tensor, None, None]:
         """Yield the log-probabilities of the images, (N, K), for one pass after the other."""
         parts = images.split(self._part_size(images))
-        with closing(self.workers.map(self._run, self._blocks(images, parts, numbers))) as results:
+        with closing(self._map(self._run, self._blocks(images, parts, numbers))) as results:
             classes = None
             while same_passes := list(islice(results, len(parts))):  # all parts of the images, (passes, n, K) each
                 classes = classes or same_passes[0].shape[2]
@@ -88,7 +95,7 @@ class PassRunner:
 
     def _blocks(self, images: Tensor, parts: Sequence[Tensor], numbers: range) -> Iterator[Block]:
         """Divide the work: many images into parts of one pass, few images into several passes at once."""
-        together = max(1, self.device_batch // len(images))
+        together = max(1, min(self.device_batch, self._part_size(images)) // len(images))
         for start in range(0, len(numbers), together):
             block = numbers[start : start + together]
             parameters = None if self.independent else self._sample_shared(images, block)
@@ -98,7 +105,9 @@ class PassRunner:
     def _part_size(self, images: Tensor) -> int:
         """Return how many images to deform at once: several batches hide the cost of calls, but must fit the cache."""
         fits = CACHE // (images[0].numel() * images.element_size())
-        return max(self.device_batch, min(PART * self.device_batch, fits))
+        if self.deformation.thread_safe or images.device.type != "cpu":
+            return max(self.device_batch, min(PART * self.device_batch, fits))
+        return max(1, min(PART * self.device_batch, fits // 2))  # libraries write many copies of the images
 
     def _sample_shared(self, images: Tensor, numbers: range) -> list[Any]:
         """Sample the parameters of passes for each set. The sets use the same random numbers."""
@@ -122,8 +131,21 @@ class PassRunner:
             per_set.append(self._evaluate(_in_own_memory(virtual, images, repeated)))
         return _select_set_of_class(per_set, self.deformation).view(len(numbers), len(images), -1)
 
+    def _map(self, function: Callable[[Item], Tensor], items: Iterable[Item]) -> Generator[Tensor, None, None]:
+        """Deform and evaluate items in the workers, or in the calling thread if only one thread can deform."""
+        if self.deformation.thread_safe:
+            yield from self.workers.map(function, items)
+        else:
+            yield from map(function, items)
+
     def _evaluate(self, virtual: Tensor) -> Tensor:
-        return log_probabilities(self.network, virtual, self.device_batch, self.outputs)
+        if self.deformation.thread_safe or self.workers.count == 1:
+            return log_probabilities(self.network, virtual, self.device_batch, self.outputs)
+        # The calling thread has deformed the images; the workers share the batches of the network.
+        size = min(self.device_batch, -(-len(virtual) // self.workers.count))
+        evaluate = partial(log_probabilities, self.network, batch_size=size, outputs=self.outputs)
+        with closing(self.workers.map(evaluate, virtual.split(size))) as parts:
+            return torch.cat(list(parts))
 
 
 def _repeat_rows(parameters: Any, passes: int, images: int) -> Any:

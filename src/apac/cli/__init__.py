@@ -12,7 +12,9 @@ from apac.cli.classify import classify
 from apac.cli.data import fetch, path
 from apac.cli.errors import handle_errors, run_app
 from apac.cli.evaluate import evaluate
+from apac.cli.export import export
 from apac.cli.options import import_modules
+from apac.cli.preview import preview
 from apac.cli.reproduce import reproduce
 from apac.cli.train import train
 
@@ -28,7 +30,7 @@ app = typer.Typer(
 
     Put the options below before the command:  apac --threads 1 --import my_module train ...""",
 )
-for command in (train, evaluate, classify, reproduce, bench):
+for command in (train, evaluate, classify, preview, export, reproduce, bench):
     app.command()(command)
 data = typer.Typer(no_args_is_help=True, help="Download data sets and print their location.")
 for command in (fetch, path):

@@ -14,7 +14,9 @@ from apac.errors import InputError
 
 @handle_errors
 def bench(
-    only: Annotated[str, typer.Option(help="Benchmarks to run, separated by commas.")] = "deform,decide,train,process",
+    only: Annotated[
+        str, typer.Option(help="Benchmarks to run, separated by commas.")
+    ] = "deform,decide,pipelines,train,process",
     rounds: Annotated[int, typer.Option(help="Measurements per contestant; the best one counts.")] = 5,
     out: Annotated[Path, typer.Option(help="File for the results.")] = Path("bench.json"),
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,16 +13,28 @@ from apac.cli.options import Error, Limit, RunFolder, Seed, certified
 from apac.cli.terminal import decision_records, print_record, records_to_csv, show_progress
 from apac.errors import InputError
 
+if TYPE_CHECKING:  # imports torch, which is slow
+    from apac.classify.combine import Combine
+
 
 @handle_errors
 def classify(
     run: RunFolder,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.", show_default=False)],
+    images: Annotated[
+        list[Path],
+        typer.Argument(metavar="IMAGE|FOLDER...", help="Image files, or folders of them.", show_default=False),
+    ],
     error: Error = None,
     limit: Limit = None,
     passes: Annotated[
         int | None, typer.Option(help="A fixed number of passes instead of the certified rule.", show_default=False)
     ] = None,
+    combine: Annotated[
+        str, typer.Option(help="product: mean of log-probabilities, the paper's rule. sum: mean of probabilities.")
+    ] = "product",
+    plain: Annotated[
+        bool, typer.Option("--plain", help="One pass of the undeformed image, the conventional prediction.")
+    ] = False,
     csv: Annotated[
         Path | None, typer.Option("--csv", help="Also write the decisions to this file.", show_default=False)
     ] = None,
@@ -33,9 +45,13 @@ def classify(
 
     Example:  apac classify runs/cnn digit.png
 
-    Example:  apac classify runs/photos *.jpg --csv decisions.csv
+    Example:  apac classify runs/photos holiday/ more/*.jpg --csv decisions.csv
 
-    Images are resized, centered and inverted to match the training data, and the output lists the conversions.
+    Example:  apac classify runs/photos holiday/ --plain --json
+
+    A folder stands for the image files in it and in its subfolders. Images are resized, centered and inverted to match
+    the training data, and the output lists the conversions. The probability of a class is the normalized geometric mean
+    of its probabilities in all passes, or with --combine sum their mean.
     """
     from apac.classify.rules.base import Rule
     from apac.classify.rules.fixed import FixedPasses
@@ -46,20 +62,26 @@ def classify(
         raise InputError(
             "--passes fixes the number of passes, --error and --limit belong to the certified rule; choose one."
         )
+    if combine not in ("product", "sum"):
+        raise InputError(f"--combine must be product or sum, got {combine!r}.")
+    if plain and (passes, error, limit, combine) != (None, None, None, "product"):
+        raise InputError("--plain is one pass of the undeformed image; omit --passes, --error, --limit and --combine.")
     rule: Rule | None = None if passes is None else FixedPasses(passes)
     if (error, limit) != (None, None):
         rule = certified(error, limit)
     with show_progress() as progress:
-        classified = load(run).classify(images, rule, seed=seed, progress=progress)
+        classified = load(run).classify(
+            images, rule, seed=seed, combine=cast("Combine", combine), plain=plain, progress=progress
+        )
     for reason in classified.unreadable.values():
         print_error(reason)
-    records = decision_records(classified)
+    records = decision_records(classified, plain=plain)
     if as_json:
         print(json.dumps(records, indent=2))
     else:
         for record in records:
             print_record(record)
     if csv is not None:
-        write_bytes(csv, records_to_csv(records).encode(errors="surrogateescape"))
+        write_bytes(csv, records_to_csv(records, classified.classes).encode(errors="surrogateescape"))
     if classified.unreadable or "nan" in classified.decision.stopped:
         raise typer.Exit(2)

@@ -19,9 +19,9 @@ INTERRUPTED = 130  # 128 + SIGINT, as in shells
 # Arguments in library messages that correspond to command-line options.
 NAMES = (
     "epochs|batch_size|learning_rate|schedule|warmup|optimizer|tied|momentum|weight_decay|ema_decay|"
-    "validation_fraction|seed|on_unreadable|normalization|passes|error|limit"
+    "validation_fraction|normalization|size|fit|seed|on_unreadable|passes|error|limit"
 )
-FLAGS = re.compile(r"\b(resume|overwrite|freeze)=True")
+FLAGS = re.compile(r"\b(resume|overwrite|whitened|freeze)=True")
 VALUES = re.compile(rf'\b({NAMES})="?([^\s",;)]+)"?')
 FIELDS = re.compile(r"\bthe (\w+) of an? (?:TrainConfig|Certified|FixedPasses)\b")
 SUBJECTS = re.compile(rf"^({NAMES})(?= must be )")
@@ -32,6 +32,8 @@ CLAUSES = (
     (re.compile(r"pass a module of the same architecture as network="), "load the run from Python with apac.load"),
     (re.compile(r"pass one, or Compose\(\) for none"), "choose one by --deformation, or --plain for none"),
     (re.compile(r"import the module that defines it first"), "start the command with apac --import MODULE"),
+    (re.compile(r"pass another folder as out="), "choose another folder by --out"),
+    (re.compile(r"pass data="), "give a folder by --data"),
     (re.compile(r"evaluate it with apac\.evaluate"), "evaluate it from Python with apac.evaluate"),
 )
 ROOT_OPTIONS = ("--threads", "--import", "--version")

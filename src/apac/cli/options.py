@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,26 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run or
 RunFolder = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="A folder from apac train, or mnist-cnn or cifar10-cnn.", show_default=False),
+]
+DeformationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--deformation",
+        metavar="NAME|FILE.json|module:attribute",
+        help="mnist, cifar10 or photos; a file with the JSON of Deformation.to_json; or an apac.Deformation, or a "
+        "function that returns one.",
+        show_default="the paper's; photos for a folder",
+    ),
+]
+Size = Annotated[
+    int | None,
+    typer.Option(help="Height and width of the images of a folder, in pixels.", show_default="chosen from the files"),
+]
+Fit = Annotated[
+    str | None,
+    typer.Option(
+        help="crop the pictures of a folder to a square, or pad them by repeating their edge.", show_default="crop"
+    ),
 ]
 Error = Annotated[float | None, typer.Option(help="Probability of a false certification.", show_default="0.0001")]
 Limit = Annotated[int | None, typer.Option(help="Maximum number of passes per image.", show_default="16384")]
@@ -66,16 +87,20 @@ def search_current_folder() -> None:
 
 
 def deformation_of(text: str) -> Deformation:
-    """Return the preset of that name, or the deformation that "module:attribute" names or returns."""
-    from apac.deform import presets
+    """Return the preset of that name, the deformation in a JSON file, or the one that "module:attribute" names."""
     from apac.deform.base import Deformation
     from apac.models.import_path import failure, import_object, is_import_path
+    from apac.runs.presets import PRESETS
 
-    names = {"mnist": presets.mnist, "cifar10": presets.cifar10}
-    if text in names:
-        return names[text]()
+    if text in PRESETS:
+        return PRESETS[text]()
+    if text.endswith(".json"):
+        return _deformation_in(Path(text))
     if not is_import_path(text):
-        raise InputError(f"there is no deformation {text!r}; choose one of {', '.join(names)}, or module:attribute.")
+        raise InputError(
+            f"there is no deformation {text!r}; choose one of {', '.join(PRESETS)}, a file that ends in .json, or "
+            f"module:attribute."
+        )
     search_current_folder()
     value = import_object(text, "deformation")
     if callable(value) and not isinstance(value, Deformation):
@@ -86,3 +111,19 @@ def deformation_of(text: str) -> Deformation:
     if not isinstance(value, Deformation):
         raise InputError(f"{text} must be an apac.Deformation or a function that returns one, got {value!r}.")
     return value
+
+
+def _deformation_in(path: Path) -> Deformation:
+    """Read a deformation from a file with the JSON object of `Deformation.to_json`."""
+    from apac.deform.base import Deformation
+
+    try:
+        payload = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"the deformation {path} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:  # not UTF-8, or not JSON
+        raise InputError(f"the deformation {path} is not valid JSON: {str(error).rstrip('.')}.") from error
+    try:
+        return Deformation.from_json(payload)
+    except InputError as error:
+        raise InputError(f"in {path}, {error}") from error

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # imports torch, which is slow
     from apac.runs.classified import ClassifiedImages
 
 SECONDS_BETWEEN_LINES = 10.0
+SHOWN_CLASSES = 3  # whose probabilities are printed
 
 
 @contextmanager
@@ -43,7 +44,9 @@ def show_progress() -> Iterator[Progress]:
         bars.TextColumn("[dim]{task.fields[note]}"),
     ]
     tasks: dict[str, bars.TaskID] = {}
-    with bars.Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as display:
+    # Lines that are printed meanwhile appear above the bars, but stay on standard output if it is piped.
+    console, on_terminal = Console(stderr=True), sys.stdout.isatty()
+    with bars.Progress(*columns, console=console, refresh_per_second=4, redirect_stdout=on_terminal) as display:
 
         def show(task: str, done: int, total: int, note: str = "") -> None:
             if task not in tasks:
@@ -90,21 +93,27 @@ def print_table(table: Table) -> None:
     Console().print(rich_table)
 
 
-def decision_records(classified: ClassifiedImages) -> list[dict[str, Any]]:
+def decision_records(classified: ClassifiedImages, *, plain: bool = False) -> list[dict[str, Any]]:
     """Return the decisions of image files as JSON values."""
     decision, classes = classified.decision, classified.classes
+    best = decision.ranking.argmax(dim=1) if len(classified.paths) else ()
+    probabilities = decision.class_probabilities
     return [
         {
             "image": str(path),
             "label": _name(classes, decision.labels[i]),
             "runner_up": _name(classes, decision.runners_up[i]),
+            "probability": _number(probabilities[i, best[i]]) if decision.labels[i] >= 0 else None,
             "stopped": decision.stopped[i],
             "passes": int(decision.passes[i]),
             "clipped": int(decision.clipped[i]),
+            "combine": decision.combine,
+            "plain": plain,
             "margin": _number(decision.margins[i]),
             "margin_error": _number(decision.margin_errors[i]),
-            "mean_log_probability": _number(decision.log_scores[i].max()),
-            "standard_error": _number(decision.standard_errors[i, decision.log_scores[i].argmax()]),
+            "mean_log_probability": _number(decision.log_scores[i, best[i]]),
+            "standard_error": _number(decision.standard_errors[i, best[i]]),
+            "probabilities": dict(zip(classes, map(_number, probabilities[i]), strict=True)),
             "log_scores": dict(zip(classes, map(_number, decision.log_scores[i]), strict=True)),
             "notes": list(notes),
         }
@@ -112,13 +121,16 @@ def decision_records(classified: ClassifiedImages) -> list[dict[str, Any]]:
     ]
 
 
-def records_to_csv(records: Sequence[dict[str, Any]]) -> str:
-    """Return decision records as CSV, one line per image."""
-    columns = ("image", "label", "runner_up", "margin", "margin_error", "passes", "stopped")
+def records_to_csv(records: Sequence[dict[str, Any]], classes: Sequence[str]) -> str:
+    """Return decision records as CSV, one line per image, with the probability of each class in the last columns."""
+    columns = ("image", "label", "runner_up", "margin", "margin_error", "passes", "stopped", "probability")
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(columns)
-    table.writerows(["" if record[name] is None else record[name] for name in columns] for record in records)
+    table.writerow([*columns, *(f"probability_{name}" for name in classes)])
+    table.writerows(
+        [*(record[name] for name in columns), *(record["probabilities"][name] for name in classes)]
+        for record in records  # None is an empty cell
+    )
     return text.getvalue()
 
 
@@ -135,6 +147,9 @@ def print_record(record: dict[str, Any]) -> None:
     """Print the decision of one image and how the image was converted."""
     name = record["image"].encode(errors="surrogateescape").decode(errors="replace")  # a file name may not be UTF-8
     print(f"{name}: {_sentence(record)}")
+    if record["label"] is not None:
+        ranked = sorted(record["probabilities"].items(), key=lambda pair: pair[1], reverse=True)[:SHOWN_CLASSES]
+        print(f"  probability: {', '.join(f'{label} {100 * value:.2f} %' for label, value in ranked)}")
     if record["notes"]:
         print(f"  converted: {', '.join(record['notes'])}")
 
@@ -144,7 +159,7 @@ def _sentence(record: dict[str, Any]) -> str:
     if record["stopped"] == "nan":
         return f"not decided: after {passes} the network returned NaN or an infinite logit"
     stopped = {
-        "fixed": f"after {passes}",
+        "fixed": "plain prediction" if record["plain"] else f"after {passes}",
         "certified": f"certified after {passes}",
         "limit": f"not certified after {passes}",
     }[record["stopped"]]

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from apac.cli.errors import handle_errors
-from apac.cli.options import Overwrite, Resume, deformation_of, search_current_folder
+from apac.cli.options import (
+    DeformationOption,
+    Fit,
+    Overwrite,
+    Resume,
+    Size,
+    deformation_of,
+    search_current_folder,
+)
 from apac.cli.signals import stop_on_signal
 from apac.cli.terminal import show_progress
+from apac.cli.train_summary import print_summary
 from apac.errors import InputError, Interrupted
 
 if TYPE_CHECKING:  # they import torch, which is slow
@@ -43,14 +52,7 @@ def train(
         typer.Option(help="A safetensors file with initial weights. The last layer may have other classes."),
     ] = None,
     freeze: Annotated[bool, typer.Option("--freeze", help="Train the last layer only.")] = False,
-    deformation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|module:attribute",
-            help="mnist or cifar10; or an apac.Deformation, or a function that returns one.",
-            show_default="the paper's; cifar10 for a folder",
-        ),
-    ] = None,
+    deformation: DeformationOption = None,
     plain: Annotated[bool, typer.Option("--plain", help="Train on the original data, without deformation.")] = False,
     epochs: Annotated[
         int | None,
@@ -100,15 +102,8 @@ def train(
             show_default="the paper's; standardization otherwise",
         ),
     ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(
-            help="Height and width of the images of a folder, in pixels.", show_default="chosen from the files"
-        ),
-    ] = None,
-    fit: Annotated[
-        str | None, typer.Option(help="crop or pad the pictures of a folder to a square.", show_default="crop")
-    ] = None,
+    size: Size = None,
+    fit: Fit = None,
     device: Annotated[
         str | None,
         typer.Option(help="cpu, cuda, mps, ...: where the network is trained.", show_default="an accelerator, or cpu"),
@@ -124,7 +119,7 @@ def train(
 
     Example:  apac train --data mnist --network mnist-cnn --epochs 3 --out runs/cnn
 
-    Example:  apac train --data photos --schedule cosine --out runs/photos
+    Example:  apac train --data photos --size 96 --out runs/photos
 
     A folder has one subfolder of images per class. A fifth of each class is held out for apac evaluate, unless the
     folder is divided into train and test.
@@ -175,6 +170,7 @@ def train(
                 device=device,
                 progress=progress,
                 should_stop=should_stop,
+                on_start=print_summary,
             )
         except Interrupted as error:
             stopped = str(error).partition(";")[0]
@@ -195,7 +191,14 @@ def _with_imports(context: typer.Context, *paths: str | None) -> str:
     from apac.models.import_path import is_import_path
 
     root = context.find_root().params.get("modules") or []
-    modules = [*root, *(path.partition(":")[0] for path in paths if path is not None and is_import_path(path))]
+    modules = [
+        *root,
+        *(
+            path.partition(":")[0]
+            for path in paths
+            if path is not None and is_import_path(path) and not path.endswith(".json")
+        ),
+    ]
     return " ".join(["apac", *(f"--import {shlex.quote(module)}" for module in dict.fromkeys(modules))])
 
 

@@ -1,14 +1,12 @@
-"""Image folders with one subfolder per class.
-
-The layout is FOLDER/CLASS/image.jpg, where about a fifth of each class is held out for testing; or
-FOLDER/train/CLASS/... and FOLDER/test/CLASS/... (or val, valid, validation), which define the split.
-"""
+"""Image folders as data sets in memory; `apac.data.folder_files` describes the layout."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -17,134 +15,162 @@ from PIL import Image
 from torch import Tensor
 
 from apac.data.base import Dataset
-from apac.data.image_file import FORMATS, read_image
+from apac.data.folder_files import Files, FolderFiles, find_files
+from apac.data.image_file import FORMATS, Fit, decode_image, without_warnings
 from apac.errors import InputError
+from apac.inference.workers import worker_pool
 from apac.progress import Progress, no_progress
 
 OnUnreadable = Literal["refuse", "skip"]
-Files = dict[str, list[Path]]  # by class name
 
-SIDE = 32  # pixels, the input size of the paper's CIFAR-10 networks
-TEST_FRACTION = 0.2
-TEST_NAMES = ("test", "val", "valid", "validation")
-SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pnm"}
+MAX_SIZE = 96  # pixels; larger images take long to train on, and are chosen by `size`
 GRAY_MODES = ("1", "L", "LA", "I", "F")
+UNREADABLE = "unreadable"
 MAX_NAMED = 5  # files listed in an error message
+
+
+@dataclass(frozen=True)
+class FolderSummary:
+    """What was found in a folder."""
+
+    files: FolderFiles
+    unreadable: tuple[Path, ...]
+    shorter_side: int  # median of the files, in pixels
+    repeated: tuple[tuple[Path, Path], ...]  # (test file, training file) with the same pixels
+    contradictory: tuple[tuple[Path, Path], ...]  # files of two classes with the same pixels
+
+    @property
+    def skipped(self) -> dict[str, list[Path]]:
+        """The files that are not used, by reason."""
+        unreadable = {UNREADABLE: list(self.unreadable)} if self.unreadable else {}
+        return {**self.files.skipped, **unreadable}
+
+
+@dataclass(frozen=True, eq=False)
+class FolderDataset(Dataset):
+    """The images of a folder, with the file of each."""
+
+    train_files: tuple[Path, ...]  # (N,)
+    test_files: tuple[Path, ...]  # (N',)
+    summary: FolderSummary
 
 
 def load(
     folder: Path,
     *,
-    on_unreadable: OnUnreadable = "refuse",
+    size: int | None = None,
+    fit: Fit = "crop",
     channels: int | None = None,
+    on_unreadable: OnUnreadable = "refuse",
     progress: Progress = no_progress,
-) -> Dataset:
-    """Load images of any size as C × 32 × 32: each is center-cropped and resized.
+) -> FolderDataset:
+    """Load images as C × size × size, fitted as `read_image` does.
 
-    C defaults to 1 if all files are gray, and to 3 otherwise. Files that cannot be read raise InputError, or are
-    skipped with a warning in the log if `on_unreadable` is "skip".
+    The size defaults to the median of the shorter sides of the files, at most 96. C defaults to 1 if all files are
+    gray, and to 3 otherwise. Files that cannot be read raise InputError, or are skipped with a warning in the log if
+    `on_unreadable` is "skip".
     """
-    if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}; give a folder with a subfolder of images for each class.")
-    train, test = _train_and_test(folder)
-    classes = tuple(train)
+    files = find_files(folder)
+    classes = tuple(files.train)
     if len(classes) < 2:
         raise InputError(f"{folder} has images of one class only, {classes[0]!r}; a classifier needs two or more.")
-    paths = [path for part in (train, test) for files in part.values() for path in files]
-    images = _read(paths, channels or _channels(paths), on_unreadable, progress)
-    for name in classes:
-        if not any(path in images for path in train[name]):
+    parts = [labeled_paths(by_class, classes) for by_class in (files.train, files.test)]
+    paths = [path for part in parts for path, _ in part]
+    headers = read_headers(paths)
+    size = size or min(MAX_SIZE, headers.shorter_side)
+    images, read = read_files(paths, (channels or headers.channels, size, size), fit, on_unreadable, progress)
+    count = len(parts[0])
+    train = LabeledFiles.readable(parts[0], images[:count], read[:count])
+    test = LabeledFiles.readable(parts[1], images[count:], read[count:])
+    for c, name in enumerate(classes):
+        if not (train.labels == c).any():
             raise InputError(f"the class {name!r} of {folder} has no readable image to train on; add some.")
-
-    def tensors(files: Files) -> tuple[Tensor, Tensor]:
-        labeled = [
-            (images[path], c) for c, name in enumerate(classes) for path in files.get(name, []) if path in images
-        ]
-        empty = torch.empty(0, *next(iter(images.values())).shape, dtype=torch.uint8)
-        stacked = torch.stack([image for image, _ in labeled]) if labeled else empty
-        return stacked, torch.tensor([c for _, c in labeled], dtype=torch.int64)
-
-    return Dataset(str(folder), *tensors(train), *tensors(test), classes)
-
-
-def _train_and_test(folder: Path) -> tuple[Files, Files]:
-    """Return the training files and the test files."""
-    subfolders = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
-    train_folder = subfolders.get("train")
-    test_folders = [subfolders[name] for name in TEST_NAMES if name in subfolders]
-    if train_folder is None or not any(path.is_dir() for path in train_folder.iterdir()):
-        return _split(folder, _files(folder))
-    if not test_folders:
-        raise InputError(
-            f"{train_folder} has subfolders, but {folder} has no test folder ({', '.join(TEST_NAMES)}); add one, or "
-            f"give {train_folder} itself, of which a fifth is held out for testing."
-        )
-    train, test = _files(train_folder), _files(test_folders[0])
-    unknown = sorted(set(test) - set(train))
-    if unknown:
-        raise InputError(f"{test_folders[0]} has the class {unknown[0]!r}, which {train_folder} does not have.")
-    return train, test
+    unreadable = tuple(path for path, readable in zip(paths, read.tolist(), strict=True) if not readable)
+    return FolderDataset(
+        str(folder),
+        train.images,
+        train.labels,
+        test.images,
+        test.labels,
+        classes,
+        train.files,
+        test.files,
+        FolderSummary(files, unreadable, headers.shorter_side, *_same_pixels(train, test)),
+    )
 
 
-def _files(folder: Path) -> Files:
-    """Return the image files of each class, sorted by name, without hidden files."""
-    files = {}
-    for subfolder in sorted(folder.iterdir()):
-        if subfolder.is_dir() and not subfolder.name.startswith("."):
-            files[subfolder.name] = sorted(path for path in subfolder.rglob("*") if _is_image(path, subfolder))
-            if not files[subfolder.name]:
-                raise InputError(f"the class folder {subfolder} has no images; add some or remove it.")
-    if not files:
-        raise InputError(f"{folder} has no subfolders; give a folder with a subfolder of images for each class.")
-    return files
+def labeled_paths(by_class: Files, classes: Sequence[str]) -> list[tuple[Path, int]]:
+    """Return the files of the classes, each with the position of its class."""
+    return [(path, c) for c, name in enumerate(classes) for path in by_class.get(name, [])]
 
 
-def _is_image(path: Path, folder: Path) -> bool:
-    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return not hidden and path.suffix.lower() in SUFFIXES and path.is_file()
+@dataclass(frozen=True, eq=False)
+class LabeledFiles:
+    """The images of one part of a folder, with the file of each."""
+
+    files: tuple[Path, ...]
+    images: Tensor  # (N, C, H, W)
+    labels: Tensor  # (N,)
+
+    @staticmethod
+    def readable(labeled: list[tuple[Path, int]], images: Tensor, read: Tensor) -> LabeledFiles:
+        """Return the files that could be read."""
+        kept = [pair for pair, readable in zip(labeled, read.tolist(), strict=True) if readable]
+        labels = torch.tensor([label for _, label in kept], dtype=torch.int64)
+        # Without a copy, unless files are missing.
+        return LabeledFiles(tuple(path for path, _ in kept), images if read.all() else images[read], labels)
 
 
-def _split(folder: Path, by_class: Files) -> tuple[Files, Files]:
-    """Hold out about a fifth of each class for testing, chosen by a hash of the file name.
+@dataclass(frozen=True)
+class Headers:
+    """What the headers of image files tell together."""
 
-    A file stays in its part when other files are added or removed. A class with two or more files has at least one file
-    in each part.
-    """
-    train, test = {}, {}
-    for name, files in by_class.items():
-        fractions = {path: _fraction(path.relative_to(folder)) for path in files}
-        order = sorted(files, key=fractions.__getitem__)
-        count = sum(fraction < TEST_FRACTION for fraction in fractions.values())
-        count = min(max(count, 1), len(files) - 1)
-        test[name], train[name] = sorted(order[:count]), sorted(order[count:])
-    return train, test
+    channels: int  # 1 if all images are gray, else 3
+    shorter_side: int  # median, in pixels
 
 
-def _fraction(path: Path) -> float:
-    """Return a number in [0, 1) that depends only on the path."""
-    return int.from_bytes(hashlib.sha256(path.as_posix().encode(errors="surrogateescape")).digest()[:8]) / 2**64
+def read_headers(paths: Sequence[Path]) -> Headers:
+    """Read the headers of the files that can be read. The images are not decoded."""
+    gray, sides = [], []
+    with without_warnings():
+        for path in paths:
+            try:
+                with Image.open(path, formats=FORMATS) as file:
+                    gray.append(file.mode.startswith(GRAY_MODES))
+                    sides.append(min(file.size))
+            except Exception:  # Pillow raises many kinds of exceptions for damaged files; `read_files` reports them
+                continue
+    return Headers(1 if gray and all(gray) else 3, int(statistics.median(sides)) if sides else MAX_SIZE)
 
 
-def _channels(paths: Sequence[Path]) -> int:
-    """Return 1 if all readable images are gray, else 3. The images are not decoded."""
-    gray = []
-    for path in paths:
+def read_files(
+    paths: Sequence[Path],
+    image_shape: tuple[int, int, int],
+    fit: Fit,
+    on_unreadable: OnUnreadable,
+    progress: Progress,
+    *,
+    digit: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return the images (N, C, H, W) uint8 and which of them could be read, (N,)."""
+
+    def decode(path: Path) -> Tensor | str:
         try:
-            with Image.open(path, formats=FORMATS) as file:
-                gray.append(file.mode.startswith(GRAY_MODES))
-        except Exception:  # Pillow raises many kinds of exceptions for damaged files; `_read` reports them
-            continue
-    return 1 if gray and all(gray) else 3
-
-
-def _read(paths: Sequence[Path], channels: int, on_unreadable: OnUnreadable, progress: Progress) -> dict[Path, Tensor]:
-    images, reasons = {}, []
-    for done, path in enumerate(paths, start=1):
-        try:
-            images[path] = read_image(path, (channels, SIDE, SIDE))[0]
+            return decode_image(path, image_shape, fit=fit, digit=digit)[0]
         except InputError as error:
-            reasons.append(str(error).partition(";")[0])
-        progress("reading images", done, len(paths))
+            return str(error).partition(";")[0]
+
+    images = torch.zeros(len(paths), *image_shape, dtype=torch.uint8)
+    read = torch.ones(len(paths), dtype=torch.bool)
+    reasons = []
+    with without_warnings(), worker_pool() as pool:
+        for index, result in enumerate(pool.map(decode, paths)):
+            if isinstance(result, str):
+                read[index] = False
+                reasons.append(result)
+            else:
+                images[index] = result
+            progress("reading images", index + 1, len(paths))
     if reasons:
         others = len(reasons) - MAX_NAMED
         named = "; ".join(reasons[:MAX_NAMED]) + (f"; and {others} others" if others > 0 else "")
@@ -152,6 +178,25 @@ def _read(paths: Sequence[Path], channels: int, on_unreadable: OnUnreadable, pro
             raise InputError(f'{named}. Fix or remove these files, or skip them with on_unreadable="skip".')
         for reason in reasons:
             logging.getLogger("apac").warning("skipped: %s.", reason)
-    if not images:
+    if not read.any():
         raise InputError("none of the files can be read as an image; give PNG or JPEG files.")
-    return images
+    return images, read
+
+
+def _same_pixels(
+    train: LabeledFiles, test: LabeledFiles
+) -> tuple[tuple[tuple[Path, Path], ...], tuple[tuple[Path, Path], ...]]:
+    """Return pairs of a test and a training file, and pairs of files of two classes, that have the same pixels."""
+    seen: dict[bytes, tuple[Path, int]] = {}
+    repeated, contradictory = [], []
+    for part in (train, test):
+        for path, image, label in zip(part.files, part.images, part.labels.tolist(), strict=True):
+            digest = hashlib.blake2b(image.numpy().data, digest_size=16).digest()
+            other, other_label = seen.get(digest, (path, label))
+            if other_label != label:
+                contradictory.append((path, other))
+            elif part is test and digest in seen:
+                repeated.append((path, other))
+            if part is train:
+                seen.setdefault(digest, (path, label))
+    return tuple(repeated), tuple(contradictory)

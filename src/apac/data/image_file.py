@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,55 +19,95 @@ from torch import Tensor
 from apac.data.digit_image import as_mnist
 from apac.errors import InputError
 
+try:
+    from PIL import AvifImagePlugin  # since Pillow 11.3
+
+    READS_AVIF = AvifImagePlugin.SUPPORTED
+except ImportError:
+    READS_AVIF = False
+
+Fit = Literal["crop", "pad"]
+
 # An explicit list, because Pillow starts other programs for some formats.
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(("AVIF",) if READS_AVIF else ()))
 LIMIT = 50_000_000  # pixels
+# A large picture is first reduced to no less than this multiple of the result, by a faster method: a JPEG file while it
+# is decoded. The pixels differ by less than 1 of 255 on average; a photo of 12 megapixels takes a fifth of the time.
+MARGIN = 3
 MAX_SIDE = 1024  # pixels; a larger image adds nothing to a digit of 28 × 28
 OTHER_MODES = ("1", "P", "PA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
 
 
 def read_image(
-    path: str | os.PathLike[str], image_shape: tuple[int, int, int], *, digit: bool = False
+    path: str | os.PathLike[str], image_shape: tuple[int, int, int], *, fit: Fit = "crop", digit: bool = False
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Read an image as (C, H, W) uint8, with notes on how it was converted.
 
-    The result is the central crop of the picture, resized. With `digit=True` it has the format of MNIST instead, of
-    shape (1, 28, 28): light ink on black, 20 pixels long, with its center of mass in the middle.
+    The aspect ratio is kept. With `fit="crop"` the result is the center of the picture, resized; with "pad" it is the
+    whole picture, resized, and the pixels of its edge are repeated on both sides. With `digit=True` it has the format
+    of MNIST instead, of shape (1, 28, 28): light ink on black, 20 pixels long, with its center of mass in the middle.
     """
+    with without_warnings():
+        return decode_image(Path(path), image_shape, fit=fit, digit=digit)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Ignore Pillow's warnings about large, damaged or unusual files, each of which is either read or rejected.
+
+    Python's warning filters belong to the process, so this is entered in one thread, around those that read files.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def decode_image(
+    path: Path, image_shape: tuple[int, int, int], *, fit: Fit = "crop", digit: bool = False
+) -> tuple[Tensor, tuple[str, ...]]:
+    """`read_image` for use in worker threads, inside of `without_warnings`."""
     channels, height, width = image_shape
     if channels not in (1, 3):
         raise InputError(
             f"image files have 1 or 3 channels, and this network takes {channels}; give it tensors instead."
         )
-    picture, notes = _open(Path(path))
     if digit:
+        picture, size, notes = _open(path)
         gray, more = _gray(picture)
-        pixels, last = as_mnist(gray, path=str(path), size=picture.size)
+        pixels, last = as_mnist(gray, path=str(path), size=size)
         return torch.from_numpy(pixels)[None], (*notes, *more, *last)
-    pixels, more = _fitted(picture, channels, (width, height))
+    picture, size, notes = _open(path, max(height, width), fit)
+    pixels, more = _fitted(picture, size, channels, (width, height), fit)
     return torch.from_numpy(pixels), (*notes, *more)
 
 
-def _open(path: Path) -> tuple[Image.Image, list[str]]:
-    """Return the upright picture in mode L, LA, RGB, RGBA, or F in [0, 255] for 16-bit gray, with notes."""
+def _open(path: Path, side: int | None = None, fit: Fit = "crop") -> tuple[Image.Image, tuple[int, int], list[str]]:
+    """Return the upright picture in mode L, LA, RGB, RGBA, or F in [0, 255] for 16-bit gray; its size; and notes.
+
+    If the picture is to be fitted to a square of `side` pixels, a large JPEG file is decoded at a smaller size; the
+    returned size is that of the file.
+    """
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the path of one image file.")
     try:
         if path.stat().st_size == 0:
             raise InputError(f"{path} is empty; give an image file, such as PNG or JPEG.")
-        # Pillow warns about large, damaged or unusual files; here such a file is either read or rejected.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(path, formats=FORMATS) as file:
-                _check_size(path, file)
-                file.load()
-                upright = ImageOps.exif_transpose(file)
-                turned = (
-                    ["rotated according to its EXIF orientation"]
-                    if file.getexif().get(0x0112, 1) in range(2, 9)
-                    else []
-                )
-                return _simple_mode(path, upright, file.format), turned
+        with Image.open(path, formats=FORMATS) as file:
+            _check_size(path, file)
+            size = file.size
+            if side is not None:
+                reference = min(size) if fit == "crop" else max(size)  # the side that becomes `side` pixels long
+                file.draft(None, tuple(max(1, MARGIN * side * length // reference) for length in size))  # type: ignore[arg-type]
+            file.load()
+            orientation = file.getexif().get(0x0112, 1)
+            notes = ["rotated according to its EXIF orientation"] if orientation in range(2, 9) else []
+            upright = ImageOps.exif_transpose(file)
+            width, height = size
+            return (
+                _simple_mode(path, upright, file.format),
+                (height, width) if orientation in range(5, 9) else size,
+                notes,
+            )
     except InputError:
         raise
     except FileNotFoundError as error:
@@ -74,14 +118,18 @@ def _open(path: Path) -> tuple[Image.Image, list[str]]:
         raise InputError(_too_large(path)) from error
     except Exception as error:  # Pillow raises many kinds of exceptions for damaged files
         raise InputError(
-            f"{path} cannot be read as an image ({_first_line(error)}); "
+            f"{path} cannot be read as an image ({_reason(path, error)}); "
             "give an undamaged PNG, JPEG, WebP, GIF, BMP, TIFF or PNM file."
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    unknown = isinstance(error, UnidentifiedImageError)
-    return "unknown format" if unknown else str(error).split("\n")[0].rstrip(".") or type(error).__name__
+def _reason(path: Path, error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        with path.open("rb") as file:
+            brand = file.read(12)[4:]
+        # Phones and messengers give such files the suffix .jpg.
+        return "HEIC" if brand in (b"ftypheic", b"ftypheix", b"ftypmif1") else "unknown format"
+    return str(error).split("\n")[0].rstrip(".") or type(error).__name__
 
 
 def _too_large(path: Path) -> str:
@@ -149,28 +197,59 @@ def _composited(picture: Image.Image, background: int) -> Image.Image:
     )
 
 
-def _fitted(picture: Image.Image, channels: int, size: tuple[int, int]) -> tuple[NDArray[np.uint8], list[str]]:
-    """Center-crop and resize the picture to (C, H, W), and return it with notes."""
+def _fitted(
+    picture: Image.Image, original: tuple[int, int], channels: int, size: tuple[int, int], fit: Fit
+) -> tuple[NDArray[np.uint8], list[str]]:
+    """Fit the picture, whose file has the size `original`, to (C, H, W), and return it with notes."""
     notes = []
     if picture.mode in ("LA", "RGBA"):
         if picture.getchannel("A").getextrema()[0] != 255:
             notes.append("transparent parts composited on white")
-        picture = _composited(picture, 255)
+        picture = _composited(picture, 255).convert("L" if picture.mode == "LA" else "RGB")
     if picture.mode == "F":
         picture = Image.fromarray(np.asarray(picture).round().astype(np.uint8))
     mode = "L" if channels == 1 else "RGB"
     if picture.mode != mode:
         notes.append("converted to gray" if channels == 1 else "converted from gray to RGB")
         picture = picture.convert(mode)
-    (width, height), (columns, rows) = picture.size, size
-    crop_width, crop_height = min(width, height * columns / rows), min(height, width * rows / columns)
-    if (crop_width, crop_height) != (width, height):
-        notes.append("cropped to the center")
-        left, upper = round((width - crop_width) / 2), round((height - crop_height) / 2)
-        right, lower = left + max(1, round(crop_width)), upper + max(1, round(crop_height))
-        picture = picture.crop((left, upper, right, lower))
-    if picture.size != size:
+    (width, height), (columns, rows) = original, size
+    resized = size
+    box: tuple[float, float, float, float] = (0, 0, *picture.size)
+    if fit == "pad":
+        scale = min(columns / width, rows / height)
+        resized = min(columns, max(1, round(width * scale))), min(rows, max(1, round(height * scale)))
+    else:
+        crop_width, crop_height = min(width, height * columns / rows), min(height, width * rows / columns)
+        if (crop_width, crop_height) != (width, height):
+            notes.append("cropped to the center")
+            left, upper = round((width - crop_width) / 2), round((height - crop_height) / 2)
+            right, lower = left + max(1, round(crop_width)), upper + max(1, round(crop_height))
+            picture, box = _cropped(picture, original, (left, upper, right, lower))
+    if picture.size != resized:
         notes.append(f"resized from {width} × {height}")
-        picture = picture.resize(size, Image.Resampling.LANCZOS)
-    pixels = np.array(picture, np.uint8).reshape(rows, columns, channels)
+        picture = picture.resize(resized, Image.Resampling.LANCZOS, box, reducing_gap=MARGIN)
+    pixels = np.array(picture, np.uint8).reshape(resized[1], resized[0], channels)
+    if resized != size:
+        notes.append("padded")
+        margins = [
+            ((length - filled) // 2, (length - filled + 1) // 2)
+            for length, filled in ((rows, resized[1]), (columns, resized[0]))
+        ]
+        pixels = np.pad(pixels, [*margins, (0, 0)], mode="edge")
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)), notes
+
+
+def _cropped(
+    picture: Image.Image, original: tuple[int, int], box: tuple[int, int, int, int]
+) -> tuple[Image.Image, tuple[float, float, float, float]]:
+    """Crop to a box in pixels of the file, and return where it lies in the result.
+
+    The edges of the box are between two pixels if the file was decoded at a smaller size. Otherwise nothing outside of
+    the box is left, which would shine through at the border.
+    """
+    # 1, 2, 4 or 8: the last pixel of a row or column may stand for fewer.
+    reduction = round(max(original) / max(picture.size))
+    left, upper, right, lower = (edge / reduction for edge in box)
+    first, top = math.floor(left), math.floor(upper)
+    cropped = picture.crop((first, top, math.ceil(right), math.ceil(lower)))
+    return cropped, (left - first, upper - top, right - first, lower - top)

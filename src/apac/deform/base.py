@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ class Deformation(ABC):
     torch.Size([8, 3, 32, 32])
     """
 
+    _json_kind: ClassVar[str | None] = None  # the "kind" in JSON; None: the name of the class
+
     @abstractmethod
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> Any:
         """Sample parameters for n images of shape (C, H, W). This is the only source of randomness.
@@ -70,12 +72,18 @@ class Deformation(ABC):
         if not isinstance(generator, torch.Generator):
             raise InputError(f"generator must be a torch.Generator, got {generator!r}.")
         batch = images if images.ndim == 4 else images[None]
-        n, channels, height, width = batch.shape
         if labels is not None:
             labels = torch.as_tensor(labels).reshape(-1)
-        parameters = self._sample_for(labels, n, (channels, height, width), generator)
-        virtual = self.apply(batch, parameters)
+        virtual = self._deform(batch, labels, generator)
         return virtual if images.ndim == 4 else virtual[0]
+
+    def _deform(self, images: Tensor, labels: Tensor | None, generator: torch.Generator) -> Tensor:
+        """Sample parameters for each image (N, C, H, W) and apply them.
+
+        Transforms of other libraries override this method: many draw for a whole batch faster than for each image.
+        """
+        n, channels, height, width = images.shape
+        return self.apply(images, self._sample_for(labels, n, (channels, height, width), generator))
 
     def _sample_for(
         self, labels: Tensor | None, n: int, image_shape: tuple[int, int, int], generator: torch.Generator
@@ -89,6 +97,11 @@ class Deformation(ABC):
         The plain prediction uses the preprocessed images.
         """
         return images
+
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may call `apply` at the same time and gain from it."""
+        return True
 
     @property
     def expects_pixels(self) -> bool:
@@ -144,13 +157,18 @@ class Deformation(ABC):
             raise InputError(
                 f"the deformation {payload['kind']!r} is not defined; import the module that defines it first."
             )
-        arguments = {name: _from_json(value) for name, value in payload.items() if name != "kind"}
         try:
-            return kind._from_arguments(arguments)
+            return kind._from_payload({name: value for name, value in payload.items() if name != "kind"})
+        except InputError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"the deformation {payload['kind']!r} cannot be constructed from {payload!r}: {error}."
             ) from error
+
+    @classmethod
+    def _from_payload(cls, payload: dict[str, Any]) -> Deformation:
+        return cls._from_arguments({name: _from_json(value) for name, value in payload.items()})
 
     @classmethod
     def _from_arguments(cls, arguments: dict[str, Any]) -> Deformation:
@@ -165,7 +183,7 @@ def prepare(images: Tensor, parameters: Tree) -> Tree:
             f"{tuple(images.shape)}."
         )
     n = trees.size(parameters)
-    if n not in (1, len(images)):
+    if n not in (1, images.shape[0]):
         raise InputError(f"{len(images)} images need {len(images)} parameters, or 1 for all of them, got {n}.")
     return trees.to_device(parameters, images.device)
 
@@ -173,6 +191,11 @@ def prepare(images: Tensor, parameters: Tree) -> Tree:
 def common_input_types(parts: Iterable[Deformation]) -> tuple[InputType, ...]:
     """Return the input types that all parts are made for."""
     return tuple(kind for kind in INPUT_TYPES if all(kind in part.input_types for part in parts))
+
+
+def size_factor(reference_size: int | None, image_size: tuple[int, int]) -> float:
+    """Return how many times larger an image (H, W) is than `reference_size`, by its shorter side; 1 for None."""
+    return 1.0 if reference_size is None else min(image_size) / reference_size
 
 
 def check_same_shape(images: Tensor, parameters: Tensor) -> None:
@@ -196,6 +219,8 @@ def _kinds() -> dict[str, type[Deformation]]:
 
 def _name(kind: type[Deformation]) -> str:
     """Return the class name, with the module unless the class belongs to this package, whose names are reserved."""
+    if kind._json_kind is not None:
+        return kind._json_kind
     built_in = kind.__module__.startswith("apac.deform.")
     return kind.__name__ if built_in else f"{kind.__module__}.{kind.__qualname__}"
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation, prepare
+from apac.deform.cpu import apply_in_tiles, kernels_for
 from apac.errors import InputError
 from apac.validation import validate_number, validate_range
 
@@ -53,12 +54,21 @@ class Color(Deformation):
         return ColorParameters(torch.exp(low + (high - low) * uniform), self.cast * noise)
 
     def apply(self, images: Tensor, parameters: ColorParameters) -> Tensor:
-        parameters = prepare(images, parameters)
+        return apply_in_tiles(self._apply, images, prepare(images, parameters))
+
+    def _apply(self, images: Tensor, parameters: ColorParameters) -> Tensor:
         if parameters.cast.shape[1] != images.shape[1]:
             raise InputError(
                 f"these color parameters were sampled for {parameters.cast.shape[1]} channels; "
                 f"sample them for {images.shape[1]}."
             )
+        kernels = kernels_for(images, parameters) if images.dtype == torch.float32 else None
+        if kernels is not None:
+            pixels = images.detach().contiguous()
+            result = torch.empty_like(pixels)
+            arrays = pixels.flatten(2), parameters.gamma.contiguous(), parameters.cast.contiguous(), result.flatten(2)
+            kernels.color(*[array.numpy() for array in arrays])
+            return result
         gamma = parameters.gamma.to(images.dtype)[:, None, None, None]
         cast = parameters.cast.to(images.dtype)[:, :, None, None]
         return (images.clamp(0, 1) ** gamma + cast).clamp(0, 1)

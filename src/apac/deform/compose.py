@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from itertools import groupby
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,14 @@ from apac.deform.per_class import PerClass
 from apac.deform.thickness import Thickness
 from apac.deform.warp import Geometric, can_share_resampling, resample
 from apac.errors import InputError
+
+
+class _Group(NamedTuple):
+    """Parts that are applied together."""
+
+    parts: list[Any]
+    geometric: bool  # stored, because the check of a protocol takes longer than a small tensor operation
+    thickness: Thickness | None = None  # follows the resampling of the geometric parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +46,7 @@ class Compose(Deformation):
 
     parts: tuple[Deformation, ...]
     # Derived from the parts. Declared as a ClassVar, so that it is not a dataclass field and not compared.
-    _groups: ClassVar[list[tuple[list[Any], Thickness | None]]]
+    _groups: ClassVar[list[_Group]]
 
     def __init__(self, *parts: Deformation) -> None:
         flat: list[Deformation] = []
@@ -84,29 +93,45 @@ class Compose(Deformation):
             images = part.preprocess(images)
         return images
 
+    @property
+    def thread_safe(self) -> bool:
+        return all(part.thread_safe for part in self.parts)
+
+    def _deform(self, images: Tensor, labels: Tensor | None, generator: torch.Generator) -> Tensor:
+        """Deform by one part after the other if a part draws for whole batches; consecutive others stay together."""
+        if not any(map(_draws_for_batches, self.parts)):
+            return super()._deform(images, labels, generator)
+        for by_batch, group in groupby(self.parts, key=_draws_for_batches):
+            for part in group if by_batch else (Compose(*group),):
+                images = part._deform(images, labels, generator)
+        return images
+
     def _apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
         start = 0
-        for group, thickness in self._groups:
-            stop = start + len(group) + (thickness is not None)
+        for group in self._groups:
+            stop = start + len(group.parts) + (group.thickness is not None)
             group_parameters = parameters.parts[start:stop]
-            if isinstance(group[0], Geometric):
-                images = resample(group, images, group_parameters, thickness)
+            if group.geometric:
+                images = resample(group.parts, images, group_parameters, group.thickness)
             else:
-                images = group[0].apply(images, group_parameters[0])
+                images = group.parts[0].apply(images, group_parameters[0])
             start = stop
         return images
 
 
-def _group(parts: list[Deformation]) -> list[tuple[list[Any], Thickness | None]]:
+def _draws_for_batches(part: Deformation) -> bool:
+    return type(part)._deform is not Deformation._deform
+
+
+def _group(parts: list[Deformation]) -> list[_Group]:
     """Group consecutive parts that share a resampling, with the Thickness that follows it, if any."""
-    groups: list[tuple[list[Any], Thickness | None]] = []
+    groups: list[_Group] = []
     for part in parts:
-        group, thickness = groups[-1] if groups else ([], None)
-        extendable = bool(group) and isinstance(group[0], Geometric) and thickness is None
-        if extendable and isinstance(part, Geometric) and can_share_resampling(group, part):
-            group.append(part)
-        elif extendable and type(part) is Thickness:
-            groups[-1] = (group, part)
+        last = groups[-1] if groups and groups[-1].geometric and groups[-1].thickness is None else None
+        if last and isinstance(part, Geometric) and can_share_resampling(last.parts, part):
+            last.parts.append(part)
+        elif last and type(part) is Thickness:
+            groups[-1] = last._replace(thickness=part)
         else:
-            groups.append(([part], None))
+            groups.append(_Group([part], isinstance(part, Geometric)))
     return groups

@@ -13,20 +13,34 @@ import torch
 from torch import Tensor
 
 from apac import trees
+from apac.inference.memory import keep_freed_blocks
 from apac.inference.workers import worker_pool
 
-# Images per tile: enough to amortize the call overhead, few enough to stay in the cache.
+# Images of up to TILE_PIXELS pixels per tile: enough to amortize the call overhead, few enough to stay in the cache.
 MIN_TILE, MAX_TILE = 128, 1024
+TILE_PIXELS = 32 * 32
 _kernels_enabled = True
 
 
 def kernels_for(images: Tensor, parameters: Any = ()) -> Any | None:
     """Return the CPU kernels, or None if images are not on the CPU or need gradients, or numba is unavailable."""
-    if not _kernels_enabled or images.device.type != "cpu":
+    if not (_kernels_enabled and images.is_cpu):
         return None
     if torch.is_grad_enabled() and (images.requires_grad or trees.requires_grad(parameters)):
         return None
     return _load_kernels()
+
+
+def as_arrays(*tensors: Tensor) -> tuple[Any, ...]:
+    """Return numpy views of the tensors, or the tensors if they are not on the CPU or need gradients.
+
+    Arithmetic on the parameters of a few images takes a fraction of the time in numpy. Assignments to a view change the
+    tensor.
+    """
+    for tensor in tensors:
+        if not tensor.is_cpu or tensor.requires_grad:
+            return tensors
+    return tuple([tensor.numpy() for tensor in tensors])
 
 
 @contextmanager
@@ -49,10 +63,19 @@ def _load_kernels() -> Any | None:
         return None
 
 
+def _tile_size(images: Tensor) -> int:
+    """Return the number of images of a tile: one tile per thread, within limits that are lower for larger images."""
+    n, _, height, width = images.shape
+    times_larger = max(1, height * width // TILE_PIXELS)
+    shortest, longest = max(1, MIN_TILE // times_larger), max(1, MAX_TILE // times_larger)
+    return min(max(-(-n // torch.get_num_threads()), shortest), longest)
+
+
 def apply_in_tiles(apply: Callable[[Tensor, Any], Tensor], images: Tensor, parameters: Any) -> Tensor:
     """Return apply(images, parameters), computed in parallel for tiles of the images on the CPU."""
-    size = min(max(-(-len(images) // torch.get_num_threads()), MIN_TILE), MAX_TILE)
-    if len(images) <= size or kernels_for(images, parameters) is None:
+    keep_freed_blocks()  # page faults on new memory would take as long as the deformation
+    size = _tile_size(images)
+    if images.shape[0] <= size or kernels_for(images, parameters) is None:
         return apply(images, parameters)
     shared = trees.size(parameters) == 1
 

@@ -8,11 +8,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from apac.deform.base import Deformation
+from apac.deform.base import Deformation, size_factor
 from apac.deform.noise import uniform_noise
 from apac.deform.warp import Flow, Padding, warp
 from apac.errors import InputError
-from apac.validation import validate_number, validate_padding, validate_positive
+from apac.validation import validate_number, validate_padding, validate_positive, validate_reference_size
 
 TRUNCATE = 4.0  # the Gaussian filter ends at this many standard deviations, as in scipy.ndimage
 
@@ -30,6 +30,10 @@ class Elastic(Deformation):
     image), times `alpha`, is the displacement in pixels. `padding` is the value shown outside the image, or "edge" to
     repeat the edge pixels.
 
+    `reference_size` is the shorter side in pixels of the images for which `sigma` and `alpha` are given. Images that
+    are f times as large are displaced by the same fractions of their shorter side: with f · sigma and f² · alpha,
+    because the displacement is proportional to alpha / sigma. None: `sigma` and `alpha` are pixels of any image.
+
     >>> import torch, apac
     >>> u = apac.Elastic(sigma=6.0, alpha=38.0)
     >>> u(torch.rand(8, 1, 28, 28), generator=torch.Generator().manual_seed(0)).shape
@@ -41,15 +45,17 @@ class Elastic(Deformation):
     sigma: float = 6.0
     alpha: float = 38.0
     padding: Padding = 0.0
+    reference_size: int | None = None
 
     def __post_init__(self) -> None:
         validate_positive(self, "sigma")
         validate_number(self, "alpha")
         validate_padding(self)
+        validate_reference_size(self)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ElasticParameters:
         _, height, width = image_shape
-        return ElasticParameters(uniform_noise(n, 2 * height * width, generator=generator).view(n, 2, height, width))
+        return ElasticParameters(uniform_noise(n, (2, height, width), generator=generator))
 
     def apply(self, images: Tensor, parameters: ElasticParameters) -> Tensor:
         return warp(images, [self], [parameters])
@@ -62,13 +68,19 @@ class Elastic(Deformation):
                 f"these elastic parameters were sampled for images of {noise.shape[-2]} × {noise.shape[-1]} pixels; "
                 f"sample them for {height} × {width}."
             )
-        rows, columns = _filter(height, self.sigma, self.alpha), _filter(width, self.sigma, 1.0)
-        return Flow(displacement=rows.to(noise) @ noise @ columns.to(noise))
+        factor = size_factor(self.reference_size, image_size)
+        rows, columns = _filters(image_size, self.sigma * factor, self.alpha * factor**2, noise.dtype, noise.device)
+        return Flow(displacement=rows @ noise @ columns)
 
 
-@lru_cache(maxsize=32)
-def _filter(length: int, sigma: float, scale: float) -> Tensor:
-    return (scale * gaussian_matrix(length, sigma)).float()
+@lru_cache(maxsize=16)
+def _filters(
+    image_size: tuple[int, int], sigma: float, alpha: float, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return the filters of the rows, times alpha, and of the columns as matrices, cached to keep `flow` fast."""
+    height, width = image_size
+    rows, columns = alpha * gaussian_matrix(height, sigma), gaussian_matrix(width, sigma)
+    return rows.float().to(device, dtype), columns.float().to(device, dtype)
 
 
 def gaussian_matrix(length: int, sigma: float) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -45,7 +46,10 @@ class Flip(Deformation):
         return warp(images, [self], [parameters])
 
     def flow(self, parameters: FlipParameters, image_size: tuple[int, int]) -> Flow:
-        flipped = parameters.flipped
-        matrix = torch.eye(3, device=flipped.device).repeat(len(flipped), 1, 1)
-        matrix[:, 0, 0] = torch.where(flipped, -1.0, 1.0)
-        return Flow(matrix=matrix)
+        return Flow(matrix=_matrices(parameters.flipped.device)[parameters.flipped.long()])
+
+
+@lru_cache(maxsize=8)
+def _matrices(device: torch.device) -> Tensor:
+    """Return the matrices of an image that is not flipped and of one that is, (2, 3, 3), cached to keep `flow` fast."""
+    return torch.stack([torch.eye(3), torch.diag(torch.tensor([-1.0, 1.0, 1.0]))]).to(device)

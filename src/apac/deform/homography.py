@@ -58,10 +58,17 @@ class Homography(Deformation):
         return warp(images, [self], [parameters])
 
     def flow(self, parameters: HomographyParameters, image_size: tuple[int, int]) -> Flow:
-        height, width = image_size
         # from [-1, 1] to pixels: D⁻¹ H D with D = diag(2/W, 2/H, 1)
-        to_unit = parameters.matrix.new_tensor([2 / width, 2 / height, 1.0])
-        return Flow(matrix=parameters.matrix * to_unit / to_unit[:, None])
+        row, column = _to_unit(image_size, parameters.matrix.dtype, parameters.matrix.device)
+        return Flow(matrix=parameters.matrix * row / column)
+
+
+@lru_cache(maxsize=32)
+def _to_unit(image_size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the diagonal of D as a row (3,) and as a column (3, 1), cached to keep `flow` fast."""
+    height, width = image_size
+    diagonal = torch.tensor([2 / width, 2 / height, 1.0], dtype=dtype, device=device)
+    return diagonal, diagonal[:, None]
 
 
 @lru_cache(maxsize=8)

@@ -18,18 +18,19 @@ _compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contrac
 @_compiled
 def noise(keys: Any, out: Any) -> None:
     """Fill out (n, count) with uniform noise in [-1, 1), one key (n, 2) per row; see `apac.deform.noise`."""
+    first_factor, second_factor = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
     for i in range(out.shape[0]):
         first, second, row = np.uint32(keys[i, 0]), np.uint32(keys[i, 1]), out[i]
-        for j in range(out.shape[1]):
-            # numba widens a 32-bit product to 64 bits; keep the lower 32
+        for j in range(np.int32(out.shape[1])):
+            # numba widens 32-bit operations to 64 bits, which are not vectorized; keep the lower 32 of each
             x = np.uint32(first + np.uint32(j))
-            x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D))
-            x = np.uint32((x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B))
+            x = np.uint32(np.uint32(x ^ (x >> np.uint32(16))) * first_factor)
+            x = np.uint32(np.uint32(x ^ (x >> np.uint32(15))) * second_factor)
             x = np.uint32(x ^ (x >> np.uint32(16)) ^ second)
-            x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D))
-            x = np.uint32((x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B))
+            x = np.uint32(np.uint32(x ^ (x >> np.uint32(16))) * first_factor)
+            x = np.uint32(np.uint32(x ^ (x >> np.uint32(15))) * second_factor)
             x = np.uint32(x ^ (x >> np.uint32(16)))
-            row[j] = np.float32(x >> np.uint32(8)) * np.float32(2.0**-23) - np.float32(1.0)
+            row[j] = np.float32(np.int32(x >> np.uint32(8))) * np.float32(2.0**-23) - np.float32(1.0)
 
 
 @_compiled
@@ -52,35 +53,21 @@ def warp(
     """
     number = images.dtype.type
     pixels, stride = height * width, width + 3
-    x, y = np.empty(pixels, images.dtype), np.empty(pixels, images.dtype)
-    for p in range(pixels):
-        x[p], y[p] = number(p % width - (width - 1) / 2), number(p // width - (height - 1) / 2)
     # A border of one pixel before and two after the image, so that all four neighbors always exist.
     padded = np.full((height + 3) * stride, number(background))
     index = np.empty(pixels, np.int32)  # of the upper left neighbor
     right, down = np.empty(pixels, images.dtype), np.empty(pixels, images.dtype)  # distance from it
-    zero, one, last_x, last_y = number(0), number(1), number(width + 1), number(height + 1)
-    center_x, center_y = number((width - 1) / 2 + 1), number((height - 1) / 2 + 1)
+    one = number(1)
     buffers = _morphology_buffers(images, size, height, width)
     for i in range(images.shape[0]):
         if i == 0 or len(matrix) > 1 or len(displacement) > 1:
-            m = matrix[min(i, len(matrix) - 1)]
-            m00, m01, m02 = m[0, 0], m[0, 1], m[0, 2]
-            m10, m11, m12 = m[1, 0], m[1, 1], m[1, 2]
-            m20, m21, m22 = m[2, 0], m[2, 1], m[2, 2]
-            d = displacement[min(i, len(displacement) - 1)]
-            dx, dy = d[0], d[1]
+            m, d = matrix[min(i, len(matrix) - 1)], displacement[min(i, len(displacement) - 1)]
+            _coordinate(m[0], m[2], d[0], height, width, (width - 1) / 2 + 1, width + 1, right)
+            _coordinate(m[1], m[2], d[1], height, width, (height - 1) / 2 + 1, height + 1, down)
             for p in range(pixels):
-                scale = one / (m20 * x[p] + m21 * y[p] + m22)
-                u = (m00 * x[p] + m01 * y[p] + m02) * scale + dx[p] + center_x
-                v = (m10 * x[p] + m11 * y[p] + m12) * scale + dy[p] + center_y
-                # Outside the border only padding is visible. NaN (0 / 0 in a projective map) is mapped there too.
-                u = u if u < last_x else last_x
-                v = v if v < last_y else last_y
-                u = u if u > zero else zero
-                v = v if v > zero else zero
-                left, top = np.int32(u), np.int32(v)
-                right[p], down[p] = u - number(left), v - number(top)
+                left, top = np.int32(right[p]), np.int32(down[p])
+                right[p] -= number(left)
+                down[p] -= number(top)
                 index[p] = top * np.int32(stride) + left
         for c in range(images.shape[1]):
             image, result = images[i, c], out[i, c]
@@ -100,6 +87,30 @@ def warp(
                 lower = (one - right[p]) * lower_left + right[p] * lower_right
                 result[p] = (one - down[p]) * upper + down[p] * lower
             _morph(result, change[min(i, len(change) - 1)], size, height, width, buffers)
+
+
+@_compiled
+def _coordinate(
+    numerator: Any, denominator: Any, displacement: Any, height: int, width: int, center: float, last: int, out: Any
+) -> None:
+    """Write one projected and displaced coordinate of each output pixel, counted in the image with its border.
+
+    One coordinate at a time: LLVM does not vectorize loops over more arrays, which could overlap.
+    """
+    number = out.dtype.type
+    zero, one, last, center = number(0), number(1), number(last), number(center)
+    a, b, c = numerator[0], numerator[1], numerator[2]
+    d, e, f = denominator[0], denominator[1], denominator[2]
+    for row in range(height):
+        y = number(row - (height - 1) / 2)
+        start = row * width
+        for column in range(width):
+            x = number(np.int32(column)) - number((width - 1) / 2)
+            scale = one / (d * x + e * y + f)
+            u = (a * x + b * y + c) * scale + displacement[start + column] + center
+            # Outside the border only padding is visible. NaN (0 / 0 in a projective map) is mapped there too.
+            u = u if u < last else last
+            out[start + column] = u if u > zero else zero
 
 
 @_compiled
@@ -126,7 +137,7 @@ def thickness(images: Any, change: Any, size: int, height: int, width: int, out:
 
 @_compiled
 def _morphology_buffers(images: Any, size: int, height: int, width: int) -> Any:
-    return np.empty((3, (height + size - 1) * (width + size - 1)), images.dtype)
+    return np.empty((2, (height + size - 1) * (width + size - 1)), images.dtype)
 
 
 @_compiled
@@ -137,22 +148,34 @@ def _morph(image: Any, change: int, size: int, height: int, width: int, buffers:
     before = size // 2 if change < 0 else (size - 1) // 2
     # The border holds values that the extremum never selects, so that no window needs a bounds check.
     stride = width + size - 1
-    padded, horizontal, both = buffers[0], buffers[1], buffers[2]  # the image; after the row filter; after both
+    padded, other = buffers[0], buffers[1]
     padded[:] = -np.inf if change > 0 else np.inf
     for row in range(height):
         start, inside = row * width, (row + before) * stride + before
         for column in range(width):
             padded[inside + column] = image[start + column]
-    _extremum(padded[:-1], padded[1:], change, horizontal)
-    for step in range(2, size):
-        _extremum(horizontal[:-step], padded[step:], change, horizontal)
-    _extremum(horizontal[:-stride], horizontal[stride:], change, both)
-    for step in range(2, size):
-        _extremum(both[: -step * stride], horizontal[step * stride :], change, both)
+    rows, spare = _window(padded, other, size, 1, change)
+    both, _ = _window(rows, spare, size, stride, change)
     for row in range(height):
         start, inside = row * width, row * stride
         for column in range(width):
             image[start + column] = both[inside + column]
+
+
+@_compiled
+def _window(values: Any, spare: Any, size: int, stride: int, change: int) -> Any:
+    """Return the extremum over `size` elements, `stride` apart, that start at each element, and a spare buffer.
+
+    The window doubles in each step: the extremum over 2k elements is that of two windows of k elements.
+    """
+    covered = 1
+    while covered < size:
+        step = min(covered, size - covered)
+        offset = step * stride
+        _extremum(values[:-offset], values[offset:], change, spare)
+        values, spare = spare, values
+        covered += step
+    return values, spare
 
 
 @_compiled
@@ -164,3 +187,68 @@ def _extremum(a: Any, b: Any, change: int, out: Any) -> None:
     else:
         for p in range(len(a)):
             out[p] = b[p] if (b[p] < a[p]) | (b[p] != b[p]) else a[p]
+
+
+@_compiled
+def color(images: Any, gamma: Any, cast: Any, out: Any) -> None:
+    """Write images^gamma + cast, clamped to [0, 1], for float32 images (N, C, H·W), gamma (n,) and cast (n, C).
+
+    n is 1 or N. LLVM vectorizes the power only as plain arithmetic: a call of `powf` for each pixel takes ten times as
+    long.
+    """
+    for i in range(images.shape[0]):
+        row = min(i, len(gamma) - 1)
+        power = gamma[row]
+        for c in range(images.shape[1]):
+            image, result, shift = images[i, c], out[i, c], cast[row, c]
+            if power == np.float32(1):  # exact, so that gamma 1 without a cast changes nothing
+                for p in range(len(image)):
+                    result[p] = _clamp(_clamp(image[p]) + shift)
+            else:
+                for p in range(len(image)):
+                    result[p] = _clamp(_power(_clamp(image[p]), power) + shift)
+
+
+@_compiled
+def _clamp(x: Any) -> Any:
+    """Clamp to [0, 1]; NaN stays NaN."""
+    x = np.float32(1) if x > np.float32(1) else x
+    return np.float32(0) if x < np.float32(0) else x
+
+
+@_compiled
+def _power(x: Any, power: Any) -> Any:
+    """Return x^power for x in [0, 1] and power > 0, with an absolute error of about 1e-7.
+
+    2^(power · log2 x), with the polynomials of the Cephes library for log(1 + f) and 2^r.
+    """
+    # x = 2^exponent · (1 + f) with 1 + f between √½ and √2
+    subnormal = x < np.float32(2.0**-126)
+    bits = np.float32(x * np.float32(2.0**24) if subnormal else x).view(np.int32)
+    exponent = np.int32(np.int32(bits - np.int32(0x3F3504F3)) >> np.int32(23))
+    f = np.int32(bits - np.int32(exponent << np.int32(23))).view(np.float32) - np.float32(1)
+    log = np.float32(7.0376836292e-2)
+    log = log * f - np.float32(1.1514610310e-1)
+    log = log * f + np.float32(1.1676998740e-1)
+    log = log * f - np.float32(1.2420140846e-1)
+    log = log * f + np.float32(1.4249322787e-1)
+    log = log * f - np.float32(1.6668057665e-1)
+    log = log * f + np.float32(2.0000714765e-1)
+    log = log * f - np.float32(2.4999993993e-1)
+    log = log * f + np.float32(3.3333331174e-1)
+    log = f + f * f * (f * log - np.float32(0.5))
+    log2 = log * np.float32(1.4426950408889634) + np.float32(exponent)
+    log2 = log2 - np.float32(24) if subnormal else log2
+    scaled = max(power * log2, np.float32(-126))
+    whole = np.floor(scaled + np.float32(0.5))
+    r = scaled - whole
+    exp = np.float32(1.535336188319500e-4)
+    exp = exp * r + np.float32(1.339887440266574e-3)
+    exp = exp * r + np.float32(9.618437357674640e-3)
+    exp = exp * r + np.float32(5.550332471162809e-2)
+    exp = exp * r + np.float32(2.402264791363012e-1)
+    exp = exp * r + np.float32(6.931472028550421e-1)
+    exp = exp * r + np.float32(1)
+    result = np.int32(np.int32(np.int32(whole) + np.int32(127)) << np.int32(23)).view(np.float32) * exp
+    result = result if x > np.float32(0) else np.float32(0)
+    return result if x == x else x

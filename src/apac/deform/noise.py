@@ -7,6 +7,8 @@ a hash of the key and j.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,23 +17,25 @@ from apac.inference.workers import worker_pool
 from apac.randomness import scramble
 
 _MASK_32_BITS = 0xFFFFFFFF
-_ROWS_PER_TASK = 512
+_NUMBERS_PER_TASK = 512 * 1568
 
 
-def uniform_noise(n: int, count: int, *, generator: torch.Generator) -> Tensor:
-    """Return noise in [-1, 1), (n, count) float32."""
+def uniform_noise(n: int, shape: tuple[int, ...], *, generator: torch.Generator) -> Tensor:
+    """Return noise in [-1, 1), (n, *shape) float32."""
     keys = torch.randint(1 << 32, (n, 2), generator=generator, device=generator.device)
     kernels = kernels_for(keys)
     if kernels is None:
-        return _noise_torch(keys, count)
-    out = torch.empty(n, count, device="cpu")
-    if n <= _ROWS_PER_TASK:
-        kernels.noise(keys.numpy(), out.numpy())
-        return out
-    tasks = zip(keys.split(_ROWS_PER_TASK), out.split(_ROWS_PER_TASK), strict=True)
+        return _noise_torch(keys, math.prod(shape)).view(n, *shape)
+    result = torch.empty(n, *shape, device="cpu")
+    key_rows, out = keys.numpy(), result.numpy().reshape(n, math.prod(shape))
+    rows = max(1, _NUMBERS_PER_TASK // max(1, out.shape[1]))
+    if n <= rows:
+        kernels.noise(key_rows, out)
+        return result
+    tasks = [slice(start, start + rows) for start in range(0, n, rows)]
     with worker_pool() as workers:
-        list(workers.map(lambda task: kernels.noise(task[0].numpy(), task[1].numpy()), tasks))
-    return out
+        list(workers.map(lambda task: kernels.noise(key_rows[task], out[task]), tasks))
+    return result
 
 
 def _noise_torch(keys: Tensor, count: int) -> Tensor:

@@ -116,6 +116,10 @@ class PerClass(Deformation):
         return self.sample(n, image_shape, generator=generator, labels=labels)
 
     @property
+    def thread_safe(self) -> bool:
+        return all(member.thread_safe for member in self.sets)
+
+    @property
     def expects_pixels(self) -> bool:
         return any(member.expects_pixels for member in self.sets)
 

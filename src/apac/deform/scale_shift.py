@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation
+from apac.deform.cpu import as_arrays
 from apac.deform.warp import Flow, Padding, warp
 from apac.validation import validate_padding, validate_range
 
@@ -44,20 +45,25 @@ class ScaleShift(Deformation):
         _, height, width = image_shape
         low, high = self.scale
         uniform = torch.rand(n, 3, generator=generator, device=generator.device)
-        scale = low + (high - low) * uniform[:, 0]
-        slack = uniform.new_tensor([width, height]) * (1 - 1 / scale)[:, None]  # (n, 2)
-        return ScaleShiftParameters(scale, uniform[:, 1:] * slack)
+        (array,) = as_arrays(uniform)
+        scale, left, top = array[:, 0], array[:, 1], array[:, 2]
+        scale *= high - low
+        scale += low
+        slack = 1 - 1 / scale
+        left *= width * slack
+        top *= height * slack
+        return ScaleShiftParameters(uniform[:, 0], uniform[:, 1:])
 
     def apply(self, images: Tensor, parameters: ScaleShiftParameters) -> Tensor:
         return warp(images, [self], [parameters])
 
     def flow(self, parameters: ScaleShiftParameters, image_size: tuple[int, int]) -> Flow:
         height, width = image_size
-        step = 1 / parameters.scale
-        half = parameters.corner.new_tensor([width / 2, height / 2])
-        shift = parameters.corner + half * (step[:, None] - 1)  # (n, 2): the patch's center from the image's
-        matrix = torch.zeros(len(step), 3, 3, dtype=step.dtype, device=step.device)
+        result = parameters.scale.new_zeros(parameters.scale.shape[0], 3, 3)
+        scale, corner, matrix = as_arrays(parameters.scale, parameters.corner, result)
+        step = 1 / scale
         matrix[:, 0, 0] = matrix[:, 1, 1] = step
-        matrix[:, :2, 2] = shift
+        matrix[:, 0, 2] = corner[:, 0] + width / 2 * (step - 1)  # the patch's center from the image's
+        matrix[:, 1, 2] = corner[:, 1] + height / 2 * (step - 1)
         matrix[:, 2, 2] = 1
-        return Flow(matrix=matrix)
+        return Flow(matrix=result)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apac.deform.base import Deformation, prepare
+from apac.deform.base import Deformation, prepare, size_factor
 from apac.deform.cpu import apply_in_tiles, kernels_for
 from apac.errors import InputError
-from apac.validation import validate_integer, validate_number
+from apac.validation import validate_integer, validate_number, validate_reference_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +28,10 @@ class Thickness(Deformation):
     Dilation thickens light strokes on a dark background, as in MNIST. The default window is 2 × 2: erosion by 3 × 3
     leaves 18 % of the ink of MNIST's digits, and one digit in seven without a pixel above half brightness.
 
+    `reference_size` is the shorter side in pixels of the images for which `size` is given. A square of `size` pixels
+    widens a stroke by size − 1 pixels; in images that are f times as large, the stroke widens by f times as many,
+    rounded. None: `size` is in pixels of any image.
+
     >>> import torch, apac
     >>> apac.Thickness(dilate=1.0, erode=0.0)(torch.tensor([[[0.0, 1.0, 0.0]]]), generator=torch.Generator())
     tensor([[[1., 1., 0.]]])
@@ -38,11 +42,13 @@ class Thickness(Deformation):
     dilate: float = 0.25
     erode: float = 0.25
     size: int = 2
+    reference_size: int | None = None
 
     def __post_init__(self) -> None:
         validate_number(self, "dilate", minimum=0, maximum=1)
         validate_number(self, "erode", minimum=0, maximum=1)
         validate_integer(self, "size", minimum=1)
+        validate_reference_size(self)
         if self.dilate + self.erode > 1:
             raise InputError(
                 f"the probabilities of a Thickness must add up to at most 1, got dilate={self.dilate} and "
@@ -53,6 +59,10 @@ class Thickness(Deformation):
         uniform = torch.rand(n, generator=generator, device=generator.device)
         boundaries, changes = _changes(self.dilate, self.erode, generator.device)
         return ThicknessParameters(changes[torch.bucketize(uniform, boundaries, right=True)])
+
+    def window(self, image_size: tuple[int, int]) -> int:
+        """Return the side of the square in pixels of an image (H, W)."""
+        return 1 + int((self.size - 1) * size_factor(self.reference_size, image_size) + 0.5)
 
     def apply(self, images: Tensor, parameters: ThicknessParameters) -> Tensor:
         return apply_in_tiles(self._apply, images, prepare(images, parameters))
@@ -78,7 +88,7 @@ class Thickness(Deformation):
         out = torch.empty(images.shape, dtype=pixels.dtype, device="cpu")
         height, width = images.shape[2:]
         flat = pixels.flatten(2).contiguous().numpy(), change.contiguous().numpy()
-        kernels.thickness(*flat, self.size, height, width, out.flatten(2).numpy())
+        kernels.thickness(*flat, self.window((height, width)), height, width, out.flatten(2).numpy())
         return out.to(images.dtype)
 
     def _morph(self, images: Tensor, change: int) -> Tensor:
@@ -87,9 +97,10 @@ class Thickness(Deformation):
         For an even size the window extends right and down in dilation, left and up in erosion, as in scipy.ndimage, so
         that erosion after dilation does not shift the image.
         """
-        before = self.size // 2 if change < 0 else (self.size - 1) // 2
+        size = self.window((images.shape[2], images.shape[3]))
+        before = size // 2 if change < 0 else (size - 1) // 2
         for axis in (2, 3):
-            images = _extremum(images, axis, -before, self.size, torch.maximum if change > 0 else torch.minimum)
+            images = _extremum(images, axis, -before, size, torch.maximum if change > 0 else torch.minimum)
         return images
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -151,11 +152,12 @@ def compare(decision: Decision, scores: Scores, labels: Tensor, seconds: float) 
     )
 
 
-def to_csv(decision: Decision, labels: Tensor) -> str:
-    """Return one line per image, with its label and its decision."""
+def to_csv(decision: Decision, labels: Tensor, files: Sequence[str] = ()) -> str:
+    """Return one line per image, with its label, its decision and, if there are files, the name of its file."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["image", "truth", "label", "runner_up", "margin", "margin_error", "passes", "clipped", "stopped"])
+    columns = ["image", "truth", "label", "runner_up", "margin", "margin_error", "passes", "clipped", "stopped", "file"]
+    table.writerow(columns)
     tensors = (
         labels,
         decision.labels,
@@ -165,7 +167,8 @@ def to_csv(decision: Decision, labels: Tensor) -> str:
         decision.passes,
         decision.clipped,
     )
-    rows = zip(*(tensor.tolist() for tensor in tensors), decision.stopped, strict=True)
+    names = files or [""] * len(labels)
+    rows = zip(*(tensor.tolist() for tensor in tensors), decision.stopped, names, strict=True)
     table.writerows([image, *row] for image, row in enumerate(rows))
     return text.getvalue()
 

@@ -47,10 +47,13 @@ class Evaluation:
     mcnemar: float  # p-value of the exact McNemar test on the corrected and corrupted images
     scores: Scores | None  # after the largest M
     seconds: float  # to compute the passes, including cached ones
+    plain_labels: Tensor  # (N,) plain predictions
+    labels: Tensor  # (N,) decisions of APAC with the largest M, or the plain predictions if there are no rows
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields but the scores, ready for `json.dumps`."""
-        payload = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("scores", "rows")}
+        """Return all fields but the rows of tensors, ready for `json.dumps`."""
+        omitted = ("scores", "rows", "plain_labels", "labels")
+        payload = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in omitted}
         return payload | {"rows": [asdict(row) for row in self.rows]}
 
     def to_csv(self) -> str:
@@ -93,8 +96,9 @@ def evaluate(
     score_cache = ScoreCache(classifier, images, max(numbers, default=0), folder)
     rows = tuple(_row(score_cache.get(number, progress=progress), labels) for number in numbers)
     scores = score_cache.scores
-    before = rank(plain)[:, 0] == labels
-    after = before if scores is None else rank(scores.log_mean)[:, 0] == labels
+    plain_labels = rank(plain)[:, 0]
+    decided = plain_labels if scores is None else rank(scores.log_mean)[:, 0]
+    before, after = plain_labels == labels, decided == labels
     corrected, corrupted = _indices(after & ~before), _indices(before & ~after)
     return Evaluation(
         images=len(images),
@@ -108,6 +112,8 @@ def evaluate(
         mcnemar=mcnemar(len(corrected), len(corrupted)),
         scores=scores,
         seconds=score_cache.seconds,
+        plain_labels=plain_labels,
+        labels=decided,
     )
 
 

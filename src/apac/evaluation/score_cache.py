@@ -17,7 +17,7 @@ from apac.errors import InputError
 from apac.progress import Progress, no_progress
 from apac.runs.storage import read_tensors, write_tensors
 
-FORMAT = 1  # increment when the passes of the same key change
+FORMAT = 2  # increment when the passes of the same key change
 SAVE_EVERY = 1_000_000  # passes, summed over images; an interruption loses at most this many
 SUMS = ("log_sum", "log_squares", "probability_sum", "probability_squares")
 
@@ -97,8 +97,8 @@ def cache_key(classifier: Classifier, images: Tensor, *others: object) -> str:
     network = classifier.network
     if not isinstance(network, nn.Module):
         raise InputError("cache needs a network that is an nn.Module: its weights are part of the key.")
-    classifier.deformation.to_json()  # raises if the repr does not describe the deformation
-    described = (network, classifier.deformation, classifier.seed, classifier.independent, images.shape, *others)
+    deformation = classifier.deformation.to_json()  # the repr of a transform of another library names its class only
+    described = (network, deformation, classifier.seed, classifier.independent, images.shape, *others)
     described += () if classifier.outputs == "logits" else (classifier.outputs,)
     versions = (FORMAT, torch.__version__, version("augmented-pattern-classification"))
     digest = hashlib.blake2b(repr((*described, *versions)).encode(), digest_size=8)

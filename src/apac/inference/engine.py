@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import logging
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from apac.errors import ApacError, require
 from apac.inference.modules import modules_of
+from apac.inference.onnx_export import to_onnx
 
 Network = Callable[[Tensor], Tensor]
 
@@ -127,26 +127,8 @@ def _prepare(network: nn.Module, examples: Tensor, threads: int) -> Network:
     channels = [module.out_channels for module in network.modules() if isinstance(module, nn.Conv2d)]
     blocked = all(count % BLOCK == 0 for count in channels)
     require("onnx", extra="fast")  # torch exports with it
-    model = _export(network, examples)
+    model = to_onnx(network, examples)
     return Prepared(_by_onnxruntime(model) if blocked else _by_openvino(model, threads))
-
-
-def _export(network: nn.Module, examples: Tensor) -> bytes:
-    model = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        # A network that reads the values of a tensor may take another branch for other images.
-        warnings.simplefilter("error", torch.jit.TracerWarning)  # type: ignore[attr-defined]
-        axes = {"images": {0: "n"}}
-        torch.onnx.export(
-            network,
-            (examples,),
-            model,  # type: ignore[arg-type]
-            input_names=["images"],
-            dynamic_axes=axes,
-            dynamo=False,
-        )
-    return model.getvalue()
 
 
 def _by_onnxruntime(model: bytes) -> Network:

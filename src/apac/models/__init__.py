@@ -20,6 +20,12 @@ RESNET = "resnet"
 NAMES = (*BUILDERS, RESNET)
 
 
+def fixed_size(name: str | None) -> int | None:
+    """Return the height and width of the images that the network takes, or None if it takes any."""
+    shape = SHAPES.get((name or "").partition("-")[0])
+    return None if shape is None else shape[1]
+
+
 def build(
     name: str,
     *,

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from apac.classify.scores import rank
+from apac.evaluation.by_class import Predictions
 from apac.evaluation.certified import Agreement, CertifiedEvaluation
 from apac.evaluation.fixed import Evaluation
+
+MAX_CLASSES = 20  # rows of a table of classes
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,17 @@ def changes(evaluation: Evaluation) -> str:
         f"APAC corrected {len(evaluation.corrected)} and corrupted {len(evaluation.corrupted)} of the "
         f"{evaluation.images:,} plain predictions (McNemar p = {evaluation.mcnemar:.2g})."
     )
+
+
+def by_class(predictions: Predictions) -> Table:
+    """Return the errors of each class; of many classes, those with the largest errors."""
+    errors = [error for error in predictions.class_errors() if error.plain is not None and error.apac is not None]
+    title = "Error by class"
+    if len(errors) > MAX_CLASSES:
+        title = f"The {MAX_CLASSES} of {len(errors)} classes with the largest error"
+        errors = sorted(errors, key=lambda error: (-(error.apac or 0), -(error.plain or 0)))[:MAX_CLASSES]
+    rows = [(e.name, f"{e.images:,}", percent(e.plain or 0), percent(e.apac or 0)) for e in errors]
+    return Table(title, ("class", "images", "plain", "APAC"), tuple(rows), highlight_last=False)
 
 
 def certified(result: CertifiedEvaluation, plain: float) -> Table:

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from apac.classify.decision import Decision
-from apac.data.image_file import read_image
+from apac.data.folder_files import image_files
+from apac.data.image_file import Fit, read_image
+from apac.data.normalize import Identity, Normalization
 from apac.errors import InputError
 
 
@@ -41,15 +43,37 @@ class ClassifiedImages:
         return tuple(self.classes[label] if label >= 0 else None for label in self.decision.labels.tolist())
 
 
+def check_reads_files(normalization: Normalization) -> None:
+    """Raise InputError for a run that was not trained on pixels."""
+    if isinstance(normalization, Identity):
+        raise InputError(
+            "this run was trained on float images and cannot prepare image files; prepare them like the training data, "
+            "and use run.classifier().decide(images)."
+        )
+
+
 def read_images(
-    paths: Sequence[str | os.PathLike[str]], image_shape: tuple[int, int, int], *, digits: bool
+    paths: Sequence[str | os.PathLike[str]],
+    image_shape: tuple[int, int, int],
+    *,
+    fit: Fit = "crop",
+    digits: bool = False,
 ) -> ReadImages:
-    """Read image files as the pixels of a network's input (C, H, W); digits are converted to the format of MNIST."""
+    """Read image files as the pixels of a network's input (C, H, W); digits are converted to the format of MNIST.
+
+    A folder stands for the image files in it and in its subfolders.
+    """
     read: list[tuple[Path, Tensor, tuple[str, ...]]] = []
     unreadable: dict[Path, str] = {}
+    files: list[Path] = []
     for path in map(Path, paths):
         try:
-            read.append((path, *read_image(path, image_shape, digit=digits)))
+            files += image_files(path) if path.is_dir() else [path]
+        except InputError as error:
+            unreadable[path] = str(error)
+    for path in files:
+        try:
+            read.append((path, *read_image(path, image_shape, fit=fit, digit=digits)))
         except InputError as error:
             unreadable[path] = str(error)
     images = torch.stack([image for _, image, _ in read]) if read else torch.empty(0, *image_shape, dtype=torch.uint8)

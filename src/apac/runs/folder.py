@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+import apac.adapters.transforms.libraries  # noqa: F401  (Deformation.from_json finds the classes that are imported)
 from apac.deform.base import Deformation
 from apac.errors import InputError, StorageError
 from apac.runs.storage import read_json, read_tensors, write_json, write_tensors
@@ -21,7 +22,12 @@ from apac.training.config import TrainConfig
 FORMAT = 2  # runs in any other format are rejected
 REMEDY = "train it again with overwrite=True"
 PRETRAINED = Path(__file__).parent.parent / "pretrained"  # runs shipped with the package
-RESULTS = ("evaluation.json", "evaluation.csv", "certified.json", "certified.csv", "passes.png")  # of apac evaluate
+# Of apac evaluate; the results on other data are in EVALUATIONS.
+RESULTS = (
+    *("evaluation.json", "evaluation.csv", "classes.csv", "confusion.csv", "confusion.png", "misclassified.csv"),
+    *("certified.json", "certified.csv", "passes.png"),
+)
+EVALUATIONS = "evaluations"
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,11 @@ def check_images(folder: Path, digest: str) -> None:
         raise InputError(f"the images differ from those of the training in {folder}; start again with overwrite=True.")
 
 
+def was_trained_on(folder: Path, digest: str) -> bool:
+    """Return whether the run is known to have been trained on images with this digest."""
+    return bool(_read_payload(folder).get("images") == digest)
+
+
 def discard(folder: Path) -> None:
     """Remove the files of a run. Other files in the folder are not touched."""
     _discard_state(folder)
@@ -110,7 +121,8 @@ def discard(folder: Path) -> None:
 def _discard_state(folder: Path) -> None:
     checkpoint_path(folder).unlink(missing_ok=True)
     (folder / "weights.safetensors").unlink(missing_ok=True)
-    shutil.rmtree(scores_path(folder), ignore_errors=True)
+    for subfolder in (scores_path(folder), folder / EVALUATIONS):
+        shutil.rmtree(subfolder, ignore_errors=True)
     for name in RESULTS:
         (folder / name).unlink(missing_ok=True)
 

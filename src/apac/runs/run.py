@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from apac.classify.combine import Combine
 from apac.classify.rules.base import Rule
 from apac.classify.rules.certified import Certified
 from apac.classify.rules.fixed import FixedPasses
-from apac.data.normalize import Identity, Normalization, normalization_from
+from apac.data.normalize import Normalization, normalization_from
 from apac.deform.base import Deformation
 from apac.deform.compose import Compose
 from apac.errors import InputError, StorageError
@@ -25,9 +25,9 @@ from apac.models.timm_network import build_timm, is_timm
 from apac.progress import Progress, no_progress
 from apac.randomness import generator
 from apac.runs import folder as run_folder
-from apac.runs.classified import ClassifiedImages, read_images
+from apac.runs.classified import ClassifiedImages, check_reads_files, read_images
+from apac.runs.export import export
 from apac.runs.folder import RunSettings
-from apac.runs.training_data import load_data
 from apac.training.config import TrainConfig
 from apac.training.loop import EpochRecord
 from apac.validation import validate_path
@@ -121,27 +121,47 @@ class Run:
         *,
         seed: int = 0,
         combine: Combine = "product",
+        plain: bool = False,
         progress: Progress = no_progress,
     ) -> ClassifiedImages:
         """Classify image files, prepared like the training data. Unreadable files are listed and do not raise.
+
+        A folder stands for all image files in it and in its subfolders. With `plain=True` the decision is the plain
+        prediction, one pass of the undeformed image.
 
         >>> import apac
         >>> result = apac.load("mnist-cnn").classify(["missing.png"])
         >>> result.labels, list(result.unreadable.values())
         ((), ['there is no file missing.png; give the path of an image file.'])
         """
-        if isinstance(self.normalization, Identity):
-            raise InputError(
-                "this run was trained on float images and cannot prepare image files; prepare them like the "
-                "training data, and use run.classifier().decide(images)."
-            )
+        check_reads_files(self.normalization)
         if isinstance(paths, str | os.PathLike):
             paths = [paths]
-        read = read_images(paths, self.image_shape, digits=self.data in ("mnist", "mnist-5k"))
-        decision = self.classifier(rule, seed=seed, combine=combine).decide(
-            self.normalize(read.images), progress=progress
-        )
+        digits = self.data in ("mnist", "mnist-5k")
+        read = read_images(paths, self.image_shape, fit=self.config.fit, digits=digits)
+        if plain and rule is not None:
+            raise InputError("plain=True is one pass of the undeformed image; omit it, or omit the rule.")
+        classifier = self.classifier(FixedPasses(1) if plain else rule, seed=seed, combine=combine)
+        if plain:
+            classifier = replace(classifier, deformation=Compose())
+        decision = classifier.decide(self.normalize(read.images), progress=progress)
         return ClassifiedImages(read.paths, decision, self.classes, read.notes, read.unreadable)
+
+    def export(self, path: str | os.PathLike[str], *, whitened: bool = False, overwrite: bool = False) -> Path:
+        """Write the preprocessing and the network as an ONNX file for any number of images; return its path.
+
+        The graph takes float32 `images` (n, C, H, W) of pixels / 255 (or, for a run on float images, those images), and
+        returns `logits`: the plain prediction. The classes, the shape and the deformation are in its metadata.
+
+        With `apac.from_onnx`, the file decides as `classifier()` does. A run with ZCA deforms whitened images; for its
+        decisions, export with `whitened=True`: the graph then takes the images that `normalize` returns. Requires the
+        extra `fast`.
+
+        >>> import apac
+        >>> path = apac.load("mnist-cnn").export("model.onnx")
+        >>> classifier = apac.Classifier(apac.from_onnx(path), apac.presets.mnist())
+        """
+        return export(self, path, whitened=whitened, overwrite=overwrite)
 
 
 def load(folder: str | os.PathLike[str], network: nn.Module | None = None) -> Run:
@@ -239,18 +259,3 @@ def save(run: Run, folder: Path, digest: str) -> None:
         "history": [epoch.to_json() for epoch in run.history],
     }
     run_folder.write(folder, payload, tensors)
-
-
-def images_to_test(run: Run, *, progress: Progress = no_progress) -> tuple[Tensor, Tensor]:
-    """Return the normalized test images and labels of a run's data, whose classes must be those of the run."""
-    if run.data is None:
-        raise InputError("this run was trained on data in memory, which is not stored; evaluate it with apac.evaluate.")
-    dataset = load_data(
-        run.data, on_unreadable=run.config.on_unreadable, channels=run.image_shape[0], progress=progress
-    )
-    if dataset.classes != run.classes:
-        differing = sorted(set(dataset.classes) ^ set(run.classes))
-        raise InputError(f"{run.data} and the run have different classes: {', '.join(differing)}; train it again.")
-    if not len(dataset.test_images):
-        raise InputError(f"{run.data} has no images to test on; add some to each class.")
-    return run.normalize(dataset.test_images), dataset.test_labels

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from apac import models
 from apac.data import NAMES
-from apac.data.base import scale_pixels
+from apac.data.base import Dataset, scale_pixels
 from apac.data.zca import Whitening
-from apac.deform import presets
 from apac.deform.base import Deformation
 from apac.errors import InputError
 from apac.models.import_path import find_builder, is_import_path
@@ -27,8 +26,10 @@ from apac.runs import provenance
 from apac.runs.checkpointer import Checkpointer
 from apac.runs.folder import RunSettings
 from apac.runs.network_check import check_network
+from apac.runs.presets import default_deformation
 from apac.runs.run import Run, build_network, load, save
 from apac.runs.split import Split, fit_normalization, split_images
+from apac.runs.summary import TrainingSummary
 from apac.runs.training_data import data_name, load_data
 from apac.training.config import TrainConfig
 from apac.training.device import choose_device
@@ -37,7 +38,6 @@ from apac.training.loop import init_state, run_epochs
 from apac.validation import validate_path
 
 DEFAULT = TrainConfig()
-PRESETS = {"mnist": presets.mnist, "cifar10": presets.cifar10}  # by the first part of the name of a data set or network
 
 
 def train(
@@ -52,6 +52,7 @@ def train(
     device: str | torch.device | None = None,
     progress: Progress = no_progress,
     should_stop: Callable[[], bool] | None = None,
+    on_start: Callable[[TrainingSummary], None] | None = None,
 ) -> Run:
     """Train a network on randomly deformed data and return the run, which `load(out)` loads again.
 
@@ -64,13 +65,14 @@ def train(
         left on the CPU in evaluation mode (if an exception is raised, in its previous mode). Networks return logits
         (N, K). `config.weights` names a file with initial weights for any of them.
     data
-        A name ("mnist-5k", "mnist", "cifar10"); a folder with a subfolder of images per class; a pair of images
+        A name ("mnist-5k", "mnist", "cifar10"); a folder with a subfolder of images per class, which are read at
+        `config.size`, by default the size that the network takes or one chosen from the files; a pair of images
         (N, C, H, W) and labels (N,); an `apac.Dataset`; or a map-style torch Dataset of (image, label), which is read
         into memory once. uint8 pixels are deformed in 0 … 1 and then standardized per channel, but those of MNIST are
         not standardized, and the paper's networks for CIFAR-10 whiten them before the deformation.
         Floating-point images are not normalized.
     deformation
-        The default is the paper's deformation for its data sets and networks, and the one for CIFAR-10 for a folder.
+        The default is the paper's deformation for its data sets and networks, and `presets.photos()` for a folder.
         `Compose()` disables deformation.
     config
         The training settings.
@@ -82,6 +84,8 @@ def train(
         of the run is on the CPU.
     should_stop
         Called after each step. When it returns True, a checkpoint is saved and `apac.errors.Interrupted` is raised.
+    on_start
+        Called before the first step with a summary of the files, the images, the deformation and the network.
 
     Examples
     --------
@@ -100,14 +104,20 @@ def train(
     complete = folder if folder is not None and resume and run_folder.is_complete(folder) else None
     if complete is not None and isinstance(data, str | os.PathLike):  # the settings identify the data
         return load(complete, module)
-    dataset = load_data(data, on_unreadable=settings.config.on_unreadable, progress=progress)
+    dataset = load_data(
+        data,
+        size=config.size or models.fixed_size(settings.network),
+        fit=config.fit,
+        on_unreadable=config.on_unreadable,
+        progress=progress,
+    )
     _check_values(dataset.train_images, settings, config)
     split = split_images(dataset, settings.config)
     if complete is not None:
         run_folder.check_images(complete, split.digest())
         return load(complete, module)
     with _mode_restored_on_failure(module):
-        return _train(module, split, settings, folder, resume, target, progress, should_stop)
+        return _train(module, dataset, split, settings, folder, resume, target, progress, should_stop, on_start)
 
 
 @contextmanager
@@ -133,6 +143,7 @@ def _released_on_failure(folder: Path | None) -> Iterator[None]:
 
 def _train(
     module: nn.Module | None,
+    dataset: Dataset,
     split: Split,
     settings: RunSettings,
     folder: Path | None,
@@ -140,6 +151,7 @@ def _train(
     device: torch.device,
     progress: Progress,
     should_stop: Callable[[], bool] | None,
+    on_start: Callable[[TrainingSummary], None] | None,
 ) -> Run:
     config, deformation = settings.config, settings.deformation
     classes, shape = split.classes, split.image_shape
@@ -163,6 +175,8 @@ def _train(
     with _released_on_failure(folder), frozen(module) if config.freeze else nullcontext():
         state = init_state(module, config, tied=config.tied > 0)
         checkpointer.restore(state, shape)
+        if on_start is not None:
+            on_start(TrainingSummary.of(settings, dataset, split, normalization, module))
         run_epochs(
             state,
             config,
@@ -204,9 +218,12 @@ def _settings(network: Any, data: Any, deformation: Any, config: TrainConfig) ->
     if config.tied and network_name not in models.TIED:
         raise InputError(f"tied={config.tied:g} is supported for {' and '.join(models.TIED)} only; omit it.")
     if deformation is None:
-        deformation = _preset(network_name, name)
+        deformation = default_deformation(network_name, name)
     if not isinstance(deformation, Deformation):
         raise InputError(f"the deformation must be a Deformation, got {deformation!r}.")
+    if (config.size is not None or config.fit != "crop") and (name is None or name in NAMES):
+        chosen = f"size={config.size}" if config.size is not None else f'fit="{config.fit}"'
+        raise InputError(f"{chosen} is for the images of a folder; other data are used as they are, so omit it.")
     config = config.resolve(network_name, name)
     if config.normalization == "zca" and deformation.expects_pixels:
         raise InputError(
@@ -233,16 +250,6 @@ def _network_name(network: Any) -> str | None:
             f"package.module:function."
         )
     return str(network)
-
-
-def _preset(network: str | None, data: str | None) -> Deformation:
-    if data is not None and data not in NAMES:
-        return presets.cifar10()  # a folder, whose images are prepared for the CIFAR-10 networks
-    for name in (data, network):
-        preset = PRESETS.get((name or "").partition("-")[0])
-        if preset is not None:
-            return preset()
-    raise InputError("there is no default deformation for this network and data; pass one, or Compose() for none.")
 
 
 def _check_values(images: Tensor, settings: RunSettings, config: TrainConfig) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from apac import data as data_sets
 from apac.data.base import Dataset, check_images, check_labels
 from apac.data.folder import load as load_folder
+from apac.data.image_file import Fit
 from apac.errors import InputError
 from apac.progress import Progress, no_progress
 
@@ -39,11 +40,13 @@ def data_name(data: Any) -> str | None:
 def load_data(
     data: Any,
     *,
-    on_unreadable: Literal["refuse", "skip"] = "refuse",
+    size: int | None = None,
+    fit: Fit = "crop",
     channels: int | None = None,
+    on_unreadable: Literal["refuse", "skip"] = "refuse",
     progress: Progress = no_progress,
 ) -> Dataset:
-    """Load the images and labels. `channels` is the number of channels of the images in a folder, if known."""
+    """Load the images and labels. The options up to `on_unreadable` are those of `apac.data.folder.load`."""
     if isinstance(data, Dataset):
         return data
     if isinstance(data, str | os.PathLike):
@@ -51,7 +54,9 @@ def load_data(
         assert name is not None
         if name in data_sets.NAMES:
             return data_sets.load(name, progress=progress)
-        return load_folder(Path(name), on_unreadable=on_unreadable, channels=channels, progress=progress)
+        return load_folder(
+            Path(name), size=size, fit=fit, channels=channels, on_unreadable=on_unreadable, progress=progress
+        )
     if _is_pair(data):
         return _from_tensors(*data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):

@@ -17,18 +17,36 @@ from apac.reporting.figures.canvas import APAC, PLAIN, bars, blank, outlined_tex
 MAX_SHOWN = 96  # maximum number of misclassified images in a figure; enough for MNIST
 
 
-def deformed_samples(images: Tensor, labels: Tensor, deformation: Deformation, *, seed: int = 0) -> bytes:
-    """Draw images (n, C, H, W) in [0, 1], not whitened, and their virtual samples, one row per image."""
+def deformed_samples(
+    images: Tensor,
+    labels: Tensor | None,
+    deformation: Deformation,
+    *,
+    names: Sequence[str] | None = None,
+    title: str = "",
+    seed: int = 0,
+) -> bytes:
+    """Draw images (n, C, H, W) in [0, 1], not whitened, and their virtual samples, one row per image.
+
+    `names` (n) are written to the left of the rows.
+    """
     columns = 9
-    figure = blank(columns * 0.8 + 0.3, len(images) * 0.8 + 0.3)
+    side = 0.8 if images.shape[-1] <= 128 else 1.2  # inches
+    figure = blank(columns * side + 0.3, len(images) * side + 0.3)
     axes = figure.subplots(len(images), columns, squeeze=False)
-    originals, repeated_labels = (rows.repeat_interleave(columns - 1, dim=0) for rows in (images, labels))
+    originals = images.repeat_interleave(columns - 1, dim=0)
+    repeated_labels = None if labels is None else labels.repeat_interleave(columns - 1, dim=0)
     virtual = deformation(originals, generator=generator(seed, "figure", 0), labels=repeated_labels)
     for row, image in enumerate(images):
         for column, shown in enumerate([image, *virtual[row * (columns - 1) : (row + 1) * (columns - 1)]]):
             show_image(axes[row, column], shown)
-        for side in axes[row, 0].spines.values():
-            side.set(visible=True, color=PLAIN, linewidth=2)
+        for edge in axes[row, 0].spines.values():
+            edge.set(visible=True, color=PLAIN, linewidth=2)
+        if names is not None:
+            name = names[row] if len(names[row]) <= 24 else f"…{names[row][-23:]}"
+            axes[row, 0].set_ylabel(name, rotation="horizontal", ha="right", va="center", fontsize=8)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     axes[0, 0].set_title("original", fontsize=8, color=PLAIN)
     axes[0, 1].set_title("virtual samples", fontsize=8, loc="left", color=APAC)
     return png(figure)

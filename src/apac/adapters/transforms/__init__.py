@@ -1,0 +1,1 @@
+"""Transforms of torchvision, kornia and albumentations, and functions, as deformations."""

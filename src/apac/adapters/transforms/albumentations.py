@@ -1,0 +1,139 @@
+"""Transforms of albumentations: functions of arrays (H, W, C), or (N, H, W, C) that share a draw."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from apac.adapters.transforms.image_transform import ImageTransform
+from apac.errors import InputError, require
+from apac.randomness import numpy_and_python_generators
+
+# Some transforms need more time per image for large arrays (N, H, W, C), others less. The fastest of these is chosen:
+# one image, some images, or images of some bytes.
+CHUNK_IMAGES, CHUNK_BYTES = (1, 16), (1 << 20, 4 << 20)
+TIMED_CALLS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class AlbumentationsTransform(ImageTransform):
+    """A transform of albumentations."""
+
+    copies_input: ClassVar[bool] = True
+    _compose: Callable[..., Any] = field(init=False)
+    _chunks: dict[tuple[int, ...], int] = field(init=False, default_factory=dict)  # images per call, by image shape
+
+    def __post_init__(self) -> None:
+        albumentations = require("albumentations", extra="adapters")
+        if not isinstance(self.transform, albumentations.BasicTransform | albumentations.BaseCompose):
+            raise InputError(
+                f"from_albumentations takes albumentations transforms, got {self.name}; use from_callable for "
+                f"functions of tensors."
+            )
+        # A copy, because seeding the caller's object would also affect the caller's training.
+        compose = copy.deepcopy(self.transform)
+        if not isinstance(compose, albumentations.Compose):  # the only transform that takes random states
+            compose = albumentations.Compose([compose])
+        object.__setattr__(self, "_compose", compose)
+
+    def one(self, image: Tensor) -> Any:
+        self._set_state(_draw_seed())
+        result = self._compose(image=_array(image[None])[0])["image"]
+        if not isinstance(result, Tensor):  # ToTensorV2 returns a tensor
+            result = torch.from_numpy(np.ascontiguousarray(result.reshape(*result.shape[:2], -1))).permute(2, 0, 1)
+        return result.to(image.device)
+
+    def together(self, images: Tensor) -> Any:
+        seed = _draw_seed()
+        arrays = _array(images)
+        if arrays.shape[1:] not in self._chunks:
+            self._chunks[arrays.shape[1:]] = self._fastest_chunk(arrays[:1], seed)
+        size = self._chunks[arrays.shape[1:]]
+        results = [self._run(arrays[start : start + size], seed) for start in range(0, len(arrays), size)]
+        return (results[0] if len(results) == 1 else torch.cat(results)).to(images.device)
+
+    def _run(self, arrays: Any, seed: int) -> Tensor:
+        """Transform arrays (n, H, W, C) with the same random numbers in every call."""
+        self._set_state(seed)
+        result = self._compose(images=arrays)["images"]
+        if isinstance(result, Tensor):  # ToTensorV2
+            return result
+        return torch.from_numpy(result.reshape(*result.shape[:3], -1)).permute(0, 3, 1, 2)
+
+    def _set_state(self, seed: int) -> None:
+        # Not set_random_seed, which gives all parts of a Compose the same numbers: a flip of probability 0.5 and a
+        # change of colors of probability 0.5 would always occur together.
+        self._compose.set_random_state(*numpy_and_python_generators(seed))  # type: ignore[attr-defined]
+
+    def _fastest_chunk(self, array: Any, seed: int) -> int:
+        """Return the number of images per call that is the fastest for images like this one, (1, H, W, C)."""
+        by_bytes = [max(1, limit // int(array.nbytes)) for limit in CHUNK_BYTES]
+        sizes = sorted({*CHUNK_IMAGES, *by_bytes})
+        images = np.concatenate([array] * max(sizes))
+        seeds = range(seed, seed + TIMED_CALLS)
+        alone = [self._run(array, number) for number in seeds]
+        seconds = dict.fromkeys(sizes, math.inf)
+        for size in 2 * sizes:  # the first time, memory is allocated
+            started = time.process_time()  # other processes do not count
+            results = [self._run(images[:size], number)[:1] for number in seeds]
+            seconds[size] = min(seconds[size], (time.process_time() - started) / size)
+            if not all(map(torch.equal, results, alone)):
+                return by_bytes[0]  # a choice by time would let results depend on the load of the machine
+        return min(sizes, key=seconds.__getitem__)
+
+    def describe(self) -> Any:
+        albumentations = require("albumentations", extra="adapters")
+        try:
+            payload = json.loads(json.dumps(albumentations.to_dict(self.transform)["transform"]))
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise InputError(f"albumentations cannot write it down ({str(error).rstrip('.')}).") from error
+        _check_classes(payload)
+        return payload
+
+    @classmethod
+    def rebuild(cls, payload: Any) -> AlbumentationsTransform:
+        albumentations = require("albumentations", extra="adapters")
+        _check_classes(payload)
+        try:
+            return cls(albumentations.from_dict({"transform": payload}))
+        except InputError:
+            raise
+        except Exception as error:  # the constructors refuse arguments with many types of exceptions
+            raise InputError(f"albumentations cannot build a transform from {payload!r}: {error}.") from error
+
+
+def _draw_seed() -> int:
+    """Draw a seed from the global generator of numpy."""
+    return int(np.random.randint(1 << 62))
+
+
+def _check_classes(payload: Any) -> None:
+    """Raise InputError if a description names classes that albumentations does not define."""
+    from albumentations.core.serialization import SERIALIZABLE_REGISTRY
+
+    if isinstance(payload, dict):
+        if "__class_fullname__" in payload:
+            name = payload["__class_fullname__"]
+            kind = SERIALIZABLE_REGISTRY.get(name)
+            if kind is None or not kind.__module__.startswith("albumentations.") or name == "Lambda":
+                raise InputError(f"{name} is not a transform of albumentations that can be stored.")
+        for value in payload.values():
+            _check_classes(value)
+    elif isinstance(payload, list):
+        for value in payload:
+            _check_classes(value)
+
+
+def _array(images: Tensor) -> Any:
+    """Return a copy as an array (N, H, W, C) of float32, the only floating-point type of albumentations."""
+    n, channels, height, width = images.shape
+    return torch.empty(n, height, width, channels).copy_(images.detach().permute(0, 2, 3, 1)).numpy()

@@ -1,0 +1,62 @@
+"""Stored evaluations: an evaluation does not replace a larger one, or one of other data, unless asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from apac.errors import InputError, StorageError
+from apac.runs.labeled_images import LabeledImages
+from apac.runs.storage import read_json
+
+
+def check_data(path: Path, tested: LabeledImages) -> None:
+    """Raise InputError if the stored evaluation is one of other data."""
+    stored = _read(path)
+    both_own = stored.get("own") and tested.own  # the folder may have been moved
+    if not both_own and stored.get("data", tested.data) != tested.data:
+        raise InputError(
+            f"{path} is the evaluation of other data, {stored['data']}; replace it with overwrite=True, or pass "
+            f"another folder as out=."
+        )
+
+
+def describe_larger(path: Path, payload: Mapping[str, Any]) -> str | None:
+    """Describe the stored evaluation if it is larger than a new one in any respect; return None if it is not."""
+    stored = _read(path)
+    with suppress(KeyError, TypeError, ValueError, ZeroDivisionError):  # damaged, and therefore replaced
+        if any(old > new for old, new in zip(_size(stored), _size(payload), strict=True)):
+            return _describe(stored)
+    return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        stored = read_json(path, "") if path.exists() else {}
+    except StorageError:  # damaged, and therefore replaced
+        return {}
+    return stored if isinstance(stored, dict) else {}
+
+
+def _size(payload: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the images and the passes, which only grow with the cost of an evaluation."""
+    if "rows" in payload:
+        return payload["images"], _max_passes(payload), len(payload["rows"])
+    rule = payload["rule"]
+    return payload["images"], rule["limit"], 1 / rule["error"], (payload.get("against") or {"passes": 0})["passes"]
+
+
+def _max_passes(payload: Mapping[str, Any]) -> int:
+    return max((row["passes"] for row in payload["rows"]), default=0)
+
+
+def _describe(payload: Mapping[str, Any]) -> str:
+    images = f"{payload['images']:,} images"
+    if "rows" in payload:
+        numbers = ", ".join(f"{row['passes']:,}" for row in payload["rows"])
+        return f"{images} with {numbers} passes"
+    rule, against = payload["rule"], payload.get("against")
+    compared = f", compared with {against['passes']:,} passes" if against else ""
+    return f"{images} with an error of {rule['error']:g} and a limit of {rule['limit']:,}{compared}"

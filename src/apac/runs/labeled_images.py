@@ -1,0 +1,102 @@
+"""The images on which a run is evaluated: the test images of its own data, or other data with the same classes."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from apac import data as data_sets
+from apac.data.base import Dataset
+from apac.data.folder_parts import FolderParts, read_parts
+from apac.errors import InputError
+from apac.progress import Progress, no_progress
+from apac.runs import folder as run_folder
+from apac.runs.classified import check_reads_files
+from apac.runs.run import Run
+from apac.runs.split import split_images
+from apac.runs.training_data import data_name, load_data
+
+
+@dataclass(frozen=True, eq=False)
+class LabeledImages:
+    """The images and labels to evaluate a run on."""
+
+    images: Tensor  # (N, C, H, W), normalized
+    labels: Tensor  # (N,) int64, positions in the classes of the run
+    files: tuple[str, ...]  # (N,) relative to the folder; empty for a data set without files
+    data: str  # the name of the data set, or the absolute path of the folder
+    own: bool  # whether these are the test images of the data on which the run was trained
+
+
+def images_to_test(
+    run: Run,
+    data: str | os.PathLike[str] | None = None,
+    *,
+    on_unreadable: Literal["refuse", "skip"] | None = None,
+    progress: Progress = no_progress,
+) -> LabeledImages:
+    """Return the test images of a run's data, or of other `data`: the name of a data set, or a folder.
+
+    Classes are matched by name; some of them may be missing. The test images of another folder are those in its
+    subfolder test, if it has the subfolders train and test, and otherwise all of its images. If the images are those
+    on which the run was trained, in a folder that was moved, they are the held-out part. `on_unreadable` defaults to
+    that of the training.
+    """
+    if data is None and run.data is None:
+        raise InputError(
+            "this run was trained on data in memory, which is not stored; pass data=, or evaluate it with "
+            "apac.evaluate."
+        )
+    name = run.data if data is None else data_name(data)
+    assert name is not None
+    if name in data_sets.NAMES:
+        return _of_data_set(run, name, progress)
+    if data is None and not Path(name).is_dir():
+        raise InputError(f"there is no folder {name}, on which this run was trained; if it was moved, pass data=.")
+    check_reads_files(run.normalization)
+    own = name == run.data
+    parts = read_parts(
+        Path(name),
+        run.classes,
+        run.image_shape,
+        fit=run.config.fit,
+        digit=run.data in ("mnist", "mnist-5k"),
+        test_only=own,
+        on_unreadable=on_unreadable or run.config.on_unreadable,
+        progress=progress,
+    )
+    own = own or _are_training_images(run, parts)
+    found = parts.test if own or parts.split_by_folders else parts.all_files()
+    if not len(found.images):
+        raise InputError(f"{name} has no images to test on; add some to each class.")
+    files = tuple(path.relative_to(name).as_posix() for path in found.files)
+    return LabeledImages(run.normalize(found.images), found.labels, files, name, own)
+
+
+def _of_data_set(run: Run, name: str, progress: Progress) -> LabeledImages:
+    dataset = load_data(name, progress=progress)
+    unknown = [c for c in dataset.classes if c not in run.classes]
+    if unknown:
+        raise InputError(
+            f"the data set {name} has classes that the run does not have: {', '.join(unknown)}; choose other data."
+        )
+    positions = torch.tensor([run.classes.index(c) for c in dataset.classes])
+    images = run.normalize(dataset.test_images)
+    return LabeledImages(images, positions[dataset.test_labels], (), name, name == run.data)
+
+
+def _are_training_images(run: Run, parts: FolderParts) -> bool:
+    """Return whether the training part of a folder is what the run was trained on."""
+    if run.folder is None or run.data in (None, *data_sets.NAMES) or parts.split_by_folders:
+        return False
+    train, test = parts.train, parts.test
+    dataset = Dataset("", train.images, train.labels, test.images, test.labels, run.classes)
+    with suppress(InputError):  # raised if no image of a class is left
+        return run_folder.was_trained_on(run.folder, split_images(dataset, run.config).digest())
+    return False
