@@ -55,3 +55,10 @@ def test_the_network_of_a_run_is_on_the_cpu_in_evaluation_mode():
     run = apac.train("mnist-cnn", pair, apac.Flip(), config=replace(CONFIG, epochs=1), device="cpu")
     assert {p.device.type for p in run.network.parameters()} == {"cpu"}
     assert not run.network.training
+
+
+def test_a_network_that_was_moved_is_standardized_on_its_device():
+    pair = torch.randint(256, (8, 3, 16, 16), dtype=torch.uint8), torch.arange(8) % 2
+    run = apac.train(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 2)), pair, apac.Flip(), config=CONFIG)
+    network = run.normalization.in_front_of(run.network.to("meta"))
+    assert {tensor.device.type for tensor in network.state_dict().values()} == {"meta"}

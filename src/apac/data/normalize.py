@@ -79,7 +79,9 @@ class Standardization:
         return (images - mean[:, None, None]) / deviation[:, None, None]
 
     def in_front_of(self, network: nn.Module) -> nn.Module:
-        return nn.Sequential(Standardize(self.mean, self.deviation), network)
+        first = Standardize(self.mean, self.deviation)
+        device = next((parameter.device for parameter in network.parameters()), None)
+        return nn.Sequential(first.to(device), network)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "deviation": self.deviation}
