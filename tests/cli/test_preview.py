@@ -83,3 +83,18 @@ def test_a_wrong_deformation_file_is_rejected_in_one_sentence(text, sentence, tm
     (tmp_path / "u.json").write_text(text)
     message = refusal("preview", gallery(tmp_path / "p", 2), "--deformation", tmp_path / "u.json")
     assert "u.json" in message and sentence in message
+
+
+def test_a_broken_file_is_passed_over(tmp_path):
+    root = gallery(tmp_path / "photos", 5)
+    first = sorted((root / "apple").iterdir())
+    first[0].write_bytes(b"no image")
+    assert len(choose_images([root]).images) == 6
+
+
+def test_a_run_whose_folder_was_moved_asks_for_files(tmp_path):
+    root = gallery(tmp_path / "photos", 4)
+    config = apac.TrainConfig(epochs=1, batch_size=4, size=16)
+    apac.train("resnet", root, config=config, out=tmp_path / "run")
+    root.rename(tmp_path / "moved")
+    assert "give image files after the run" in refusal("preview", tmp_path / "run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -52,10 +53,21 @@ def test_the_files_the_classes_and_the_choices_are_printed(tmp_path):
 def test_many_classes_are_abbreviated(count):
     settings = RunSettings("resnet", "mnist", apac.Compose(), apac.TrainConfig())
     classes = tuple(ClassCounts(f"class {i}", 1000 + i, 10, 0) for i in range(count))
-    lines = summary_lines(TrainingSummary(settings, None, classes, (1, 28, 28), "scaling", "resnet", 5))
+    lines = summary_lines(TrainingSummary(settings, None, classes, (1, 28, 28), "scaling", "resnet", 5, 5))
     rows = [line for line in lines if line.strip().startswith(("class ", "30 others"))]
     assert len(rows) == {12: 13, 40: 12}[count]
     assert rows[-1].split() == (
         ["class", "11", "1,011", "10", "0"] if count == 12 else ["30", "others", "30,735", "300", "0"]
     )
     assert "deformation    none" in lines and "network        resnet, 5 parameters" in lines
+
+
+def test_a_frozen_network_and_its_weights_are_named():
+    config = apac.TrainConfig(freeze=True)
+    settings = RunSettings("resnet", "mnist", apac.Compose(), config)
+    summary = TrainingSummary(settings, None, (), (1, 28, 28), "scaling", "resnet", 1_000, 10)
+    text = " ".join(" ".join(summary_lines(summary)).split())
+    assert "resnet, 1,000 parameters, of which 10 are trained; the others stay random" in text
+    settings = replace(settings, config=replace(config, weights="/net.safetensors"))
+    text = " ".join(" ".join(summary_lines(replace(summary, settings=settings))).split())
+    assert text.endswith("of which 10 are trained, initial weights from /net.safetensors")

@@ -101,3 +101,14 @@ def test_training_with_weights_starts_from_them_and_resumes_without_the_file(tmp
     resumed = apac.train("resnet", pair, apac.Flip(), config=config, out=tmp_path / "run", resume=True)
     for name, tensor in whole.network.state_dict().items():
         assert torch.equal(resumed.network.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize("prefix", ["network.", "module."])
+def test_the_weights_of_a_run_and_of_data_parallel_are_recognized_by_their_prefix(prefix, tmp_path):
+    own = network()
+    tensors = {f"{prefix}{name}": tensor.contiguous() for name, tensor in network(seed=1).state_dict().items()}
+    if prefix == "network.":
+        tensors["normalization.mean"] = torch.zeros(3)
+    save_file(tensors, tmp_path / "a.safetensors")
+    load_weights(own, tmp_path / "a.safetensors")
+    assert torch.equal(own[0].weight, network(seed=1)[0].weight)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import apac
@@ -145,6 +146,34 @@ def test_a_librarys_transform_that_moves_pixels_takes_any_values():
     u = apac.from_torchvision(transforms.RandomAffine(15))
     assert not u.expects_pixels
     apac.Classifier(network(), u, apac.FixedPasses(1)).decide(torch.linspace(-2, 2, 432).view(1, *SHAPE))
+
+
+def test_a_librarys_transform_that_is_rarely_applied_expects_pixels_too():
+    albumentations = pytest.importorskip("albumentations")
+    assert apac.from_albumentations(albumentations.RandomBrightnessContrast(p=0.1)).expects_pixels
+
+
+def shifted() -> apac.Deformation:
+    """A pipeline with a normalization of its own."""
+    return apac.from_callable(darken, after=lambda image: (image - 0.2) * 20)
+
+
+def test_a_standardization_is_fitted_on_what_the_network_sees(data):
+    run = apac.train(network(), data, shifted(), config=replace(CONFIG, validation_fraction=0))
+    inputs = run.normalization.standardize(shifted().preprocess(run.normalize(data[0]))).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(inputs.mean(1), torch.zeros(3), atol=1e-4, rtol=0)
+    torch.testing.assert_close(inputs.std(1, correction=0), torch.ones(3), atol=1e-4, rtol=0)
+
+
+def test_the_plain_prediction_of_files_includes_the_preprocessing_of_the_deformation(data, tmp_path):
+    run = apac.train(network(), data, shifted(), config=CONFIG)
+    file = tmp_path / "image.png"
+    Image.fromarray(data[0][0].permute(1, 2, 0).numpy()).save(file)
+    plain = run.classifier().plain(run.normalize(data[0][:1]))
+    torch.testing.assert_close(run.classify([file], plain=True).decision.log_scores, plain, atol=1e-5, rtol=0)
+    with pytest.raises(apac.InputError, match="preprocessing of its own"):
+        run.export(tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
 
 
 def test_float_images_have_no_normalization(data):

@@ -71,7 +71,9 @@ def train(
     ] = None,
     warmup: Annotated[
         float | None,
-        typer.Option(help="Fraction of the steps used for linear warm-up.", show_default="0.1 with cosine"),
+        typer.Option(
+            help="Fraction of the steps used for linear warm-up.", show_default="0.1 for resnet and timm, else 0"
+        ),
     ] = None,
     optimizer: Annotated[
         str | None,
@@ -155,8 +157,6 @@ def train(
         search_current_folder()
     u = _deformation(deformation, plain=plain)
     network, data, u, config = (_resumed if resume else _new)(out, network, data, u, chosen)
-    if config.freeze:
-        print("freeze: only the last layer is trained")
     with show_progress() as progress, stop_on_signal() as should_stop:
         try:
             run = training.train(

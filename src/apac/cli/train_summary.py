@@ -39,7 +39,19 @@ def summary_lines(summary: TrainingSummary) -> list[str]:
     lines += _item("images", _images(summary))
     lines += _item("normalization", summary.normalization)
     lines += _item("deformation", describe(settings.deformation))
-    return lines + _item("network", f"{summary.network}, {summary.parameters:,} parameters")
+    return lines + _item("network", _network(summary))
+
+
+def _network(summary: TrainingSummary) -> str:
+    text = f"{summary.network}, {summary.parameters:,} parameters"
+    if summary.trained_parameters < summary.parameters:
+        text += f", of which {summary.trained_parameters:,} are trained"
+    config = summary.settings.config
+    if config.weights is not None:
+        return f"{text}, initial weights from {config.weights}"
+    if config.freeze:
+        text += "; the others stay random, because there are no initial weights (--weights)"
+    return text
 
 
 def _item(name: str, text: str) -> list[str]:

@@ -24,7 +24,7 @@ from apac.progress import Progress, no_progress
 OnUnreadable = Literal["refuse", "skip"]
 
 MAX_SIZE = 96  # pixels; larger images take long to train on, and are chosen by `size`
-GRAY_MODES = ("1", "L", "LA", "I", "F")
+GRAY_MODES = ("1", "L", "LA", "La", "I", "F")  # and 16 bits: "I;16", "I;16B"
 UNREADABLE = "unreadable"
 MAX_NAMED = 5  # files listed in an error message
 
@@ -136,7 +136,7 @@ def read_headers(paths: Sequence[Path]) -> Headers:
         for path in paths:
             try:
                 with Image.open(path, formats=FORMATS) as file:
-                    gray.append(file.mode.startswith(GRAY_MODES))
+                    gray.append(file.mode in GRAY_MODES or file.mode.startswith("I;"))
                     sides.append(min(file.size))
             except Exception:  # Pillow raises many kinds of exceptions for damaged files; `read_files` reports them
                 continue

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from apac.data.image_file import READS_AVIF
+from apac.data.image_file import HEIC_SUFFIXES, READS_AVIF
 from apac.errors import InputError
 
 Files = dict[str, list[Path]]  # by the name of a class or by a reason
@@ -22,7 +22,7 @@ TEST_NAMES = ("test", "val", "valid", "validation")
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pnm"}
 # Images in formats that are not read, by suffix.
 OTHER_FORMATS = {
-    **dict.fromkeys((".heic", ".heif", ".hif"), "HEIC"),
+    **dict.fromkeys(HEIC_SUFFIXES, "HEIC"),
     **dict.fromkeys((".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2", ".pef", ".srw"), "raw camera"),
     **dict.fromkeys((".jp2", ".j2k", ".jpx"), "JPEG 2000"),
     ".avif": "AVIF",

@@ -35,6 +35,8 @@ LIMIT = 50_000_000  # pixels
 # is decoded. The pixels differ by less than 1 of 255 on average; a photo of 12 megapixels takes a fifth of the time.
 MARGIN = 3
 MAX_SIDE = 1024  # pixels; a larger image adds nothing to a digit of 28 × 28
+HEIC_BRANDS = (b"ftyphei", b"ftyphev", b"ftypmif1", b"ftypmsf1")  # at the start of such files
+HEIC_SUFFIXES = (".heic", ".heif", ".hif")
 OTHER_MODES = ("1", "P", "PA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
 
 
@@ -128,7 +130,7 @@ def _reason(path: Path, error: Exception) -> str:
         with path.open("rb") as file:
             brand = file.read(12)[4:]
         # Phones and messengers give such files the suffix .jpg.
-        return "HEIC" if brand in (b"ftypheic", b"ftypheix", b"ftypmif1") else "unknown format"
+        return "HEIC" if brand.startswith(HEIC_BRANDS) or path.suffix.lower() in HEIC_SUFFIXES else "unknown format"
     return str(error).split("\n")[0].rstrip(".") or type(error).__name__
 
 

@@ -7,7 +7,7 @@ network, and `in_front_of` builds a network that includes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -97,6 +97,17 @@ class Standardization:
         values = torch.arange(256, dtype=torch.float64) / 255
         mean = shares @ values
         variance = (shares * (values - mean[:, None]) ** 2).sum(dim=1)
+        return Standardization(mean.float(), variance.sqrt().clamp_min(1e-3).float())
+
+    @staticmethod
+    def fit_float(parts: Iterable[Tensor]) -> Standardization:
+        """Fit on the floating-point images (n, C, H, W) of all parts."""
+        count, total, squares = 0, torch.zeros(()), torch.zeros(())
+        for part in parts:
+            values = part.transpose(0, 1).flatten(1).double()  # (C, n · H · W)
+            count, total, squares = count + values.shape[1], total + values.sum(1), squares + values.square().sum(1)
+        mean = total / count
+        variance = (squares / count - mean.square()).clamp_min(0)
         return Standardization(mean.float(), variance.sqrt().clamp_min(1e-3).float())
 
 

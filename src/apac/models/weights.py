@@ -14,6 +14,8 @@ from apac.errors import InputError
 
 COUNTER = "num_batches_tracked"  # of batch normalization; old files lack it, and no computation uses it
 
+OF_RUNS = ("network.", "normalization.")
+
 
 def last_layer(network: nn.Module) -> str | None:
     """Return the name of the last linear layer, the classifier, or None if there is none."""
@@ -64,10 +66,20 @@ def _remedy(stored: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
     return f"{common} of its {len(own)} tensors are there; give weights of the same architecture"
 
 
+def _without_prefix(stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of the network in the weights of a run, or in those that DataParallel has saved."""
+    if any(name.startswith("network.") for name in stored) and all(name.startswith(OF_RUNS) for name in stored):
+        stored = {name: tensor for name, tensor in stored.items() if name.startswith("network.")}
+    for prefix in ("network.", "module."):
+        if all(name.startswith(prefix) for name in stored):
+            return {name.removeprefix(prefix): tensor for name, tensor in stored.items()}
+    return stored
+
+
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise InputError(f"there is no weights file {path}; give a safetensors file.")
     try:
-        return load_file(path)
+        return _without_prefix(load_file(path))
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} cannot be read as a safetensors file: {str(error).rstrip('.')}.") from error

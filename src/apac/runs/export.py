@@ -38,8 +38,12 @@ def export(run: Run, path: str | os.PathLike[str], *, whitened: bool = False, ov
         raise InputError("this run does not whiten its images; omit whitened=True.")
     onnx = require("onnx", extra="fast")
     graph = _graph(run, whitened)
-    random = generator(0, "export", 0)
-    images = torch.rand(max(BATCHES), *run.image_shape, generator=random)
+    images = torch.rand(max(BATCHES), *run.image_shape, generator=generator(0, "export", 0))
+    if not torch.equal(run.deformation.preprocess(images), images):
+        raise InputError(
+            f"{run.deformation} has preprocessing of its own (before or after), which an ONNX file cannot contain; "
+            f"export run.network with torch.onnx.export, or train with this preprocessing as the network's first layer."
+        )
     model = onnx.load_from_string(_checked(graph, images))
     onnx.helper.set_model_props(model, _metadata(run, whitened))
     write_bytes(path, model.SerializeToString())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -79,6 +80,8 @@ def _of_run(run: Run, paths: Sequence[Path], deformation: Deformation, progress:
     if run.data is None:
         raise InputError("this run was trained on data in memory, which is not stored; give image files after it.")
     if run.data not in data_sets.NAMES:
+        if not Path(run.data).is_dir():
+            raise InputError(f"the images of the run are no longer in {run.data}; give image files after the run.")
         return _read(_of_folder(Path(run.data))[0], run.image_shape, run.config.fit, deformation)
     dataset = data_sets.load(run.data, progress=progress)
     labels = dataset.test_labels
@@ -88,14 +91,25 @@ def _of_run(run: Run, paths: Sequence[Path], deformation: Deformation, progress:
 
 
 def _of_folder(folder: Path) -> tuple[_Files, list[Path]]:
-    """Return the first files of each class, and all files."""
+    """Return the first readable files of each class, and all files."""
     files = find_files(folder)
     classes = list(files.train)
     each = max(1, MAX_IMAGES // len(classes))
-    labeled = [(path, c) for c, name in enumerate(classes) for path in files.train[name][:each]][:MAX_IMAGES]
+    readable = (((path, c) for path in files.train[name] if _is_readable(path)) for c, name in enumerate(classes))
+    labeled = [labeled for of_class in readable for labeled in islice(of_class, each)][:MAX_IMAGES]
+    if not labeled:
+        raise InputError(f"none of the images in {folder} can be read; give PNG or JPEG files.")
     names = tuple(classes[c] for _, c in labeled)
     paths = [path for part in (files.train, files.test) for by_class in part.values() for path in by_class]
     return _Files([path for path, _ in labeled], [c for _, c in labeled], names), paths
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        read_image(path, (3, 8, 8))
+    except InputError:
+        return False
+    return True
 
 
 def _of_files(paths: Sequence[Path]) -> _Files:

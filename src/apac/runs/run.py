@@ -141,10 +141,12 @@ class Run:
         read = read_images(paths, self.image_shape, fit=self.config.fit, digits=digits)
         if plain and rule is not None:
             raise InputError("plain=True is one pass of the undeformed image; omit it, or omit the rule.")
+        images = self.normalize(read.images)
         classifier = self.classifier(FixedPasses(1) if plain else rule, seed=seed, combine=combine)
         if plain:
-            classifier = replace(classifier, deformation=Compose())
-        decision = classifier.decide(self.normalize(read.images), progress=progress)
+            images = self.deformation.preprocess(images)
+            classifier = replace(classifier, deformation=Compose(), image_shape=None)
+        decision = classifier.decide(images, progress=progress)
         return ClassifiedImages(read.paths, decision, self.classes, read.notes, read.unreadable)
 
     def export(self, path: str | os.PathLike[str], *, whitened: bool = False, overwrite: bool = False) -> Path:

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from apac.data.base import Dataset
+from apac.data.base import Dataset, scale_pixels
 from apac.data.normalize import Identity, Normalization, Scaling, Standardization
 from apac.data.zca import fit as fit_whitening
+from apac.deform.base import Deformation
 from apac.errors import InputError
 from apac.models.timm_network import standardization_constants
 from apac.progress import Progress
 from apac.randomness import generator
 from apac.training.config import TrainConfig
+
+CHUNK = 500  # images that are preprocessed at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +59,12 @@ def split_images(dataset: Dataset, config: TrainConfig) -> Split:
     return Split(images[rest], labels[rest], images[held_out], labels[held_out], dataset.classes, dataset.image_shape)
 
 
-def fit_normalization(images: Tensor, config: TrainConfig, network: nn.Module, progress: Progress) -> Normalization:
+def fit_normalization(
+    images: Tensor, config: TrainConfig, deformation: Deformation, network: nn.Module, progress: Progress
+) -> Normalization:
     """Return the normalization of the configuration, fitted on the training images. Float images have none.
 
+    A standardization is fitted on what the network sees: images after the deformation's own preprocessing.
     Initial weights from a file expect the standardization that they were trained with, if the network tells it.
     """
     if images.is_floating_point():
@@ -69,7 +75,9 @@ def fit_normalization(images: Tensor, config: TrainConfig, network: nn.Module, p
         published = None if config.weights is None else standardization_constants(network)
         if published is not None and len(published[0]) == images.shape[1]:
             return Standardization(*map(torch.tensor, published))
-        return Standardization.fit(images)
+        if type(deformation).preprocess is Deformation.preprocess:
+            return Standardization.fit(images)
+        return Standardization.fit_float(deformation.preprocess(scale_pixels(part)) for part in images.split(CHUNK))
     progress("whitening", 0, 1)
     whitening = fit_whitening(images)
     progress("whitening", 1, 1)

@@ -34,7 +34,8 @@ class TrainingSummary:
     image_shape: tuple[int, int, int]  # (C, H, W)
     normalization: str  # "scaling", "standardization", "zca", or "none" for floating-point images
     network: str  # the name, or that of the class of a module
-    parameters: int  # numbers that are trained
+    parameters: int  # of the network
+    trained_parameters: int  # fewer if parts of it are frozen
 
     @staticmethod
     def of(
@@ -52,6 +53,7 @@ class TrainingSummary:
             split.image_shape,
             normalization.kind,
             settings.network or type(network).__name__,
+            sum(parameter.numel() for parameter in network.parameters()),
             sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad),
         )
 

@@ -161,7 +161,7 @@ def _train(
         module = build_network(settings, shape, len(classes), to_train=True)
     if config.weights is not None and not (resume and path is not None and path.exists()):
         load_weights(module, Path(config.weights))
-    normalization = fit_normalization(split.images, config, module, progress)
+    normalization = fit_normalization(split.images, config, deformation, module, progress)
     images, held_out = split.images, split.held_out_images
     if isinstance(normalization, Whitening):
         # Once for all epochs; pixels of the other normalizations are converted a batch at a time, to save memory.
