@@ -67,7 +67,7 @@ def _layers(name: str, image_shape: tuple[int, int, int] | None, classes: int, t
     if list(image_shape[1:]) != sides:
         expected, got = (" × ".join(map(str, size)) for size in (sides, image_shape[1:]))
         raise InputError(
-            f"the network {name} takes images of {expected} pixels, got {got}; resize them, or use the network "
-            f"{RESNET}, which takes any size."
+            f"the network {name} takes images of {expected} pixels, got {got}; resize them, those of a folder "
+            f"with size={sides[0]}, or use the network {RESNET}, which takes any size."
         )
     return (TIED if tied else BUILDERS)[name](image_shape[0], classes)

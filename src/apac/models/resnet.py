@@ -58,7 +58,7 @@ def resnet(image_shape: tuple[int, int, int] = (3, 32, 32), classes: int = 10) -
     if min(sides) < MIN_SIDE:
         raise InputError(
             f"the network resnet takes images of at least {MIN_SIDE} × {MIN_SIDE} pixels, got "
-            f"{' × '.join(map(str, sides))}; use larger images, for a folder by size={MIN_SIDE} or more."
+            f"{' × '.join(map(str, sides))}; use larger images, of a folder with size={MIN_SIDE} or more."
         )
     layers: list[nn.Module] = []
     strides = stem_strides(max(sides))
