@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.special import softmax
 
 import apac
 from apac.cli import terminal
@@ -118,18 +119,22 @@ FAILED: dict[str, Any] = {"labels": -1, "runners_up": -1, "margins": math.nan, "
 )
 def test_a_decision_is_printed_as_a_sentence(decision, sentence, capsys):
     terminal.print_record(record_of(decision))
-    assert capsys.readouterr().out == f"my image.png: {sentence}\n"
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == f"my image.png: {sentence}"
+    # the geometric mean of the passes, normalized
+    expected = [] if decision.stopped == ("nan",) else ["  probability: cat 71.53 %, dog 26.31 %, eel 2.16 %"]
+    assert others == expected
 
 
 @pytest.mark.parametrize(("reason", "text"), [("certified", "certified after"), ("fixed", "after")])
 def test_with_one_class_there_is_no_runner_up(reason, text, capsys):
     terminal.print_record(record_of(make_decision([reason], passes=16, **ONE_CLASS), ("cat",)))
-    assert capsys.readouterr().out == f"my image.png: cat  ({text} 16 passes; the only class)\n"
+    assert capsys.readouterr().out.splitlines()[0] == f"my image.png: cat  ({text} 16 passes; the only class)"
 
 
 def test_the_conversion_of_an_image_is_printed_below(capsys):
     terminal.print_record(record_of(make_decision(["certified"]), notes=("inverted", "resized from 300 × 260")))
-    assert capsys.readouterr().out.splitlines()[1:] == ["  converted: inverted, resized from 300 × 260"]
+    assert capsys.readouterr().out.splitlines()[2:] == ["  converted: inverted, resized from 300 × 260"]
 
 
 def test_records_have_the_decision_of_each_image_in_order():
@@ -144,6 +149,10 @@ def test_records_have_the_decision_of_each_image_in_order():
         log_scores=[[-3.5, -0.5, -9.0], [-7.0, -1.5, -1.0]],
     )
     records = terminal.decision_records(classified(decision, CLASSES, {"a.png": ("inverted",), "b.png": ()}))
+    for record, scores in zip(records, decision.log_scores.tolist(), strict=True):
+        probabilities = record.pop("probabilities")
+        assert list(probabilities.values()) == pytest.approx(softmax(scores))
+        assert record.pop("probability") == probabilities[record["label"]]
     assert records == [
         {
             "image": "a.png",
