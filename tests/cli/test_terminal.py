@@ -161,6 +161,8 @@ def test_records_have_the_decision_of_each_image_in_order():
             "stopped": "certified",
             "passes": 48,
             "clipped": 0,
+            "combine": "product",
+            "plain": False,
             "margin": 3.0,
             "margin_error": 0.25,
             "mean_log_probability": -0.5,
@@ -175,6 +177,8 @@ def test_records_have_the_decision_of_each_image_in_order():
             "stopped": "limit",
             "passes": 64,
             "clipped": 3,
+            "combine": "product",
+            "plain": False,
             "margin": 0.5,
             "margin_error": 0.75,
             "mean_log_probability": -1.0,
@@ -209,5 +213,6 @@ def test_an_image_that_a_network_fails_on_is_reported_and_the_others_are_decided
         terminal.print_record(record)
     assert capsys.readouterr().out.splitlines() == [
         "a.png: dog  (certified after 32 passes; ahead of cat by 21.000 ± 0.000)",
+        "  probability: dog 100.00 %, cat 0.00 %, eel 0.00 %",
         "b.png: not decided: after 0 passes the network returned NaN or an infinite logit",
     ]
