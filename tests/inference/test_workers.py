@@ -134,6 +134,21 @@ def test_the_thread_count_of_one_thread_is_set_without_changing_that_of_others(c
     assert in_new_thread(torch.get_num_threads) == count
 
 
+def test_the_default_is_the_current_one_even_if_the_workers_are_from_an_earlier_one(count):
+    torch.set_num_threads(2)
+    with worker_pool(limit_caller=True) as pool:
+        list(pool.map(torch.zeros, range(4)))
+    torch.set_num_threads(count)
+
+    def own() -> None:
+        set_own_torch_threads(2)
+        with worker_pool(limit_caller=True) as pool:
+            list(pool.map(torch.zeros, range(4)))
+
+    in_new_thread(own)
+    assert in_new_thread(torch.get_num_threads) == count
+
+
 def test_a_change_of_torchs_thread_count_changes_the_next_pool():
     try:
         for count in (2, 3, 1, 2):

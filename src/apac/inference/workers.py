@@ -71,15 +71,16 @@ def worker_pool(*, limit_caller: bool = False) -> Iterator[WorkerPool]:
         if count == 1:
             yield WorkerPool()
             return
-        executor, default = _executor(count)
-        with torch_threads(1, default) if limit_caller else nullcontext():
-            yield WorkerPool(executor, count)
+        with torch_threads(1) if limit_caller else nullcontext():
+            yield WorkerPool(_executor(count), count)
 
 
 @contextmanager
-def torch_threads(count: int, default: int | None = None) -> Iterator[None]:
+def torch_threads(count: int) -> Iterator[None]:
     """Set the number of torch threads of the calling thread during the block."""
     before = torch.get_num_threads()
+    with _setting:
+        default = _default_torch_threads()
     set_own_torch_threads(count, default)
     try:
         yield
@@ -106,6 +107,7 @@ def limit_to_one_torch_thread() -> None:
 
 
 def _default_torch_threads() -> int:
+    """Return the number that a new thread adopts, which only a new thread can read."""
     with ThreadPoolExecutor(1) as new_thread:
         return new_thread.submit(torch.get_num_threads).result()
 
@@ -117,11 +119,8 @@ def _helper_thread() -> ThreadPoolExecutor:
 
 
 @lru_cache(maxsize=1)
-def _executor(count: int) -> tuple[ThreadPoolExecutor, int]:
-    """Return the workers and torch's default number of threads, cached because only a new thread can read it."""
-    with _setting:
-        default = _default_torch_threads()
-    return ThreadPoolExecutor(count, thread_name_prefix="apac", initializer=limit_to_one_torch_thread), default
+def _executor(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="apac", initializer=limit_to_one_torch_thread)
 
 
 def _after_fork() -> None:
