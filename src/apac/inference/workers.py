@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
-from threading import Lock
+from threading import Barrier, Lock
 from typing import TypeVar
 
 import torch
@@ -120,7 +120,14 @@ def _helper_thread() -> ThreadPoolExecutor:
 
 @lru_cache(maxsize=1)
 def _executor(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="apac", initializer=limit_to_one_torch_thread)
+    """Return the workers, all of which have set their number of torch threads.
+
+    While one sets it, a new thread of the caller would adopt it, see `set_own_torch_threads`.
+    """
+    executor = ThreadPoolExecutor(count, thread_name_prefix="apac", initializer=limit_to_one_torch_thread)
+    all_started = Barrier(count)
+    list(executor.map(lambda _: all_started.wait(), range(count)))
+    return executor
 
 
 def _after_fork() -> None:
