@@ -32,7 +32,7 @@ Fit = Literal["crop", "pad"]
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(("AVIF",) if READS_AVIF else ()))
 LIMIT = 50_000_000  # pixels
 # A large picture is first reduced to no less than this multiple of the result, by a faster method: a JPEG file while it
-# is decoded. The pixels differ by less than 1 of 255 on average; a photo of 12 megapixels takes a fifth of the time.
+# is decoded. The pixels differ by less than 1 of 255 on average; a photo of 12 megapixels takes a quarter of the time.
 MARGIN = 3
 MAX_SIDE = 1024  # pixels; a larger image adds nothing to a digit of 28 × 28
 HEIC_BRANDS = (b"ftyphei", b"ftyphev", b"ftypmif1", b"ftypmsf1")  # at the start of such files
