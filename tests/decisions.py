@@ -37,7 +37,7 @@ def make_decision(
     return apac.Decision(
         labels=integers(labels),
         log_scores=scores,
-        probabilities=scores.exp(),
+        mean_probabilities=scores.exp(),
         standard_errors=torch.full_like(scores, 0.05),
         runners_up=integers(runners_up),
         margins=floats(margins),

@@ -93,7 +93,7 @@ def test_predictions_are_those_of_the_decision(blobs, combine):
     decision = fitted.decide(X)
     assert decision.combine == combine and set(decision.passes.tolist()) == {8} and fitted.n_passes_ == 8
     np.testing.assert_array_equal(fitted.predict(X), fitted.classes_[decision.labels])
-    ranking = decision.log_scores.exp() if combine == "product" else decision.probabilities
+    ranking = decision.log_scores.exp() if combine == "product" else decision.mean_probabilities
     expected = ranking / ranking.sum(1, keepdim=True)
     np.testing.assert_allclose(fitted.predict_proba(X), expected, atol=1e-12)
     np.testing.assert_allclose(np.exp(fitted.predict_log_proba(X)), fitted.predict_proba(X))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_the_decision_is_the_largest_mean_of_log_softmaxes(network, images):
     decision = apac.Classifier(network, U, rule=apac.FixedPasses(9)).decide(images)
     np.testing.assert_allclose(decision.log_scores, table.mean(0), atol=ROUNDING)
     np.testing.assert_allclose(decision.standard_errors, table.std(0, ddof=1) / 3, atol=ROUNDING)
-    np.testing.assert_allclose(decision.probabilities, np.exp(table).mean(0), atol=ROUNDING)
+    np.testing.assert_allclose(decision.mean_probabilities, np.exp(table).mean(0), atol=ROUNDING)
     assert_best(decision.labels, torch.from_numpy(table.mean(0)))
     assert decision.passes.tolist() == [9] * 24
     assert decision.stopped == ("fixed",) * 24
@@ -69,7 +70,7 @@ def test_product_and_sum_differ_where_one_pass_is_sure_that_a_class_is_impossibl
     assert decide("product").labels.tolist() == [1]
     by_sum = decide("sum")
     assert by_sum.labels.tolist() == [0]
-    assert by_sum.probabilities[0, 0].item() == pytest.approx(0.6)
+    assert by_sum.mean_probabilities[0, 0].item() == pytest.approx(0.6)
     assert by_sum.standard_errors[0, 0].item() == pytest.approx(np.std([0.9, 0.9, 1e-9], ddof=1) / 3**0.5)
 
 
@@ -320,3 +321,17 @@ def test_per_class_for_another_number_of_classes_is_rejected(network, images):
     u = apac.PerClass({0: U}, default=apac.Compose(), classes=3)
     with pytest.raises(apac.InputError, match="PerClass has 3 classes, but the network or the data has 10"):
         apac.Classifier(network, u, apac.FixedPasses(1)).decide(images)
+
+
+@pytest.mark.parametrize("combine", ["product", "sum"])
+def test_the_temperature_changes_probabilities_and_nothing_else(network, images, combine):
+    classifier = apac.Classifier(network, U, apac.FixedPasses(4), combine=combine)
+    plain, sharp = classifier.decide(images), replace(classifier, temperature=0.5).decide(images)
+    assert torch.equal(plain.ranking, sharp.ranking)
+    assert torch.equal(plain.labels, sharp.labels)
+    squares = plain.probabilities.square()  # temperature 1/2: the probabilities squared and normalized
+    torch.testing.assert_close(sharp.probabilities, squares / squares.sum(dim=1, keepdim=True), rtol=1e-12, atol=0)
+    assert sharp.select(torch.tensor([1])).temperature == 0.5
+    assert classifier.decide(images[:0]).probabilities.shape == (0, 10)
+    with pytest.raises(apac.InputError, match="temperature of a Classifier must be a number above 0, got 0"):
+        replace(classifier, temperature=0)

@@ -69,7 +69,9 @@ def test_probabilities_are_the_normalized_means_in_text_csv_and_json(run, digit,
         loaded = apac.load(run)
         rule = apac.FixedPasses(8)
         decision = loaded.classify(digit[0], rule, combine=combine).decision
-        means = scipy.special.softmax(decision.log_scores[0]) if combine == "product" else decision.probabilities[0]
+        means = (
+            scipy.special.softmax(decision.log_scores[0]) if combine == "product" else decision.mean_probabilities[0]
+        )
         assert list(answer["probabilities"].values()) == pytest.approx(means.tolist(), abs=1e-5)
         assert sum(answer["probabilities"].values()) == pytest.approx(1)
         assert (answer["combine"], answer["plain"]) == (combine, False)

@@ -231,7 +231,7 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the normalized log of the product of softmaxes, or of their sum, (N, K)."""
-        return cast(NDArray[np.float64], self._decide_all(X).class_log_probabilities.numpy())
+        return cast(NDArray[np.float64], self._decide_all(X).log_probabilities.numpy())
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the normalized product of softmaxes, or their mean, (N, K)."""

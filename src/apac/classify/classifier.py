@@ -20,7 +20,7 @@ from apac.deform.base import Deformation
 from apac.errors import InputError
 from apac.inference.engine import Network
 from apac.progress import Progress, no_progress
-from apac.validation import validate_integer
+from apac.validation import validate_integer, validate_positive
 
 DEFAULT_RULE = Certified()
 
@@ -51,6 +51,7 @@ class Classifier:
     rule: Rule = DEFAULT_RULE
     seed: int = 0
     combine: Combine = "product"
+    temperature: float = 1.0  # of the probabilities of decisions; it changes no label
     independent: bool = False
     device_batch: int = 128
     image_shape: tuple[int, int, int] | None = None  # if set, images of another shape are refused
@@ -66,6 +67,7 @@ class Classifier:
         for name, choices in (("combine", get_args(Combine)), ("outputs", get_args(Outputs))):
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {getattr(self, name)!r}.")
+        validate_positive(self, "temperature")
         validate_integer(self, "device_batch", minimum=1)
         validate_integer(self, "seed")
 
@@ -77,9 +79,11 @@ class Classifier:
         """
         self._validate_images(images)
         if not len(images):
-            return Decision.empty(self.plain(images).shape[1], self.combine)
-        with self._runner.running() as runner:
-            return PassScheduler(runner, self.rule, images, self.combine, progress).decide()
+            decision = Decision.empty(self.plain(images).shape[1], self.combine)
+        else:
+            with self._runner.running() as runner:
+                decision = PassScheduler(runner, self.rule, images, self.combine, progress).decide()
+        return replace(decision, temperature=self.temperature)
 
     def score(self, images: Tensor, start: int, stop: int, *, progress: Progress = no_progress) -> Scores:
         """Return the scores of passes start … stop - 1, which merge with those of other passes of the same images."""

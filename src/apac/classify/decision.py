@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,8 @@ from apac.errors import InputError
 class Decision:
     """The decisions for N images among K classes.
 
-    Classes are ranked by `log_scores`, the paper's product of softmaxes, or for `combine="sum"` by `probabilities`.
+    Classes are ranked by `log_scores`, the paper's product of softmaxes, or by `mean_probabilities` if `combine` is
+    "sum".
 
     `stopped` is the reason why an image got no more passes:
 
@@ -39,7 +41,7 @@ class Decision:
 
     labels: Tensor  # (N,) int64
     log_scores: Tensor  # (N, K) float64, mean log-probability: minus the expected loss J of each class
-    probabilities: Tensor  # (N, K) float64, mean probability
+    mean_probabilities: Tensor  # (N, K) float64, mean probability over the passes
     standard_errors: Tensor  # (N, K) float64, of the quantity that ranks the classes
     runners_up: Tensor  # (N,) int64, the second best class; -1 where the label is -1
     margins: Tensor  # (N,) float64, difference between the best and the second best class in that quantity
@@ -48,30 +50,32 @@ class Decision:
     clipped: Tensor  # (N,) int64, passes in which a certified rule clipped evidence: its bound may then not hold
     stopped: tuple[str, ...]  # (N,)
     combine: Combine
+    temperature: float = 1.0  # of `probabilities`
 
     @property
     def ranking(self) -> Tensor:
-        """The values that rank the classes, (N, K): `log_scores` or `probabilities`."""
-        return COMBINATIONS[self.combine].select(self.log_scores, self.probabilities)
+        """The values that rank the classes, (N, K): `log_scores` or `mean_probabilities`."""
+        return COMBINATIONS[self.combine].select(self.log_scores, self.mean_probabilities)
 
     @property
-    def class_log_probabilities(self) -> Tensor:
-        """The logarithms of `class_probabilities`, (N, K), which do not underflow."""
-        scores = COMBINATIONS[self.combine].select(self.log_scores, self.probabilities.log())
-        return scores.log_softmax(dim=1)
+    def log_probabilities(self) -> Tensor:
+        """The logarithms of `probabilities`, (N, K), which do not underflow."""
+        scores = COMBINATIONS[self.combine].select(self.log_scores, self.mean_probabilities.log())
+        return (scores / self.temperature).log_softmax(dim=1)
 
     @property
-    def class_probabilities(self) -> Tensor:
+    def probabilities(self) -> Tensor:
         """The probability of each class, (N, K): the normalized geometric mean of the softmaxes of the passes.
 
-        For `combine="sum"` it is their arithmetic mean. Rows of NaN belong to images that are not decided.
+        For `combine="sum"` it is their arithmetic mean. Either is sharpened or flattened by the `temperature` of the
+        classifier, which `apac.tune` fits on held-out images. Rows of NaN belong to images that are not decided.
 
         >>> import apac, torch
         >>> classifier = apac.Classifier(lambda images: images.flatten(1), apac.Compose(), apac.FixedPasses(4))
-        >>> classifier.decide(torch.tensor([[[[0.25, 0.75]]]]).log()).class_probabilities
+        >>> classifier.decide(torch.tensor([[[[0.25, 0.75]]]]).log()).probabilities
         tensor([[0.2500, 0.7500]], dtype=torch.float64)
         """
-        return self.class_log_probabilities.exp()
+        return self.log_probabilities.exp()
 
     def top(self, k: int) -> Tensor:
         """Return the k best classes of each image, best first, (N, k)."""
@@ -95,7 +99,7 @@ class Decision:
         return Decision(
             labels=labels,
             log_scores=scores.log_mean,
-            probabilities=scores.probability_mean,
+            mean_probabilities=scores.probability_mean,
             standard_errors=scores.standard_error(combine),
             runners_up=runners_up,
             margins=margins,
@@ -115,14 +119,16 @@ class Decision:
     @staticmethod
     def concatenate(decisions: Sequence[Decision]) -> Decision:
         """Return the decisions for the images of all `decisions`, in their order."""
-        tensors = {name: torch.cat([getattr(decision, name) for decision in decisions]) for name in TENSORS}
+        tensors: dict[str, Any] = {
+            name: torch.cat([getattr(decision, name) for decision in decisions]) for name in TENSORS
+        }
         stopped = tuple(reason for decision in decisions for reason in decision.stopped)
-        return Decision(**tensors, stopped=stopped, combine=decisions[0].combine)
+        return replace(decisions[0], **tensors, stopped=stopped)
 
     def select(self, indices: Tensor) -> Decision:
         """Return the decisions for the images at `indices`, in that order."""
-        tensors = {name: getattr(self, name)[indices] for name in TENSORS}
-        return Decision(**tensors, stopped=tuple(self.stopped[i] for i in indices.tolist()), combine=self.combine)
+        tensors: dict[str, Any] = {name: getattr(self, name)[indices] for name in TENSORS}
+        return replace(self, **tensors, stopped=tuple(self.stopped[i] for i in indices.tolist()))
 
 
-TENSORS = tuple(field.name for field in fields(Decision) if field.name not in ("stopped", "combine"))
+TENSORS = tuple(field.name for field in fields(Decision) if field.name not in ("stopped", "combine", "temperature"))

@@ -97,7 +97,7 @@ def decision_records(classified: ClassifiedImages, *, plain: bool = False) -> li
     """Return the decisions of image files as JSON values."""
     decision, classes = classified.decision, classified.classes
     best = decision.ranking.argmax(dim=1) if len(classified.paths) else ()
-    probabilities = decision.class_probabilities
+    probabilities = decision.probabilities
     return [
         {
             "image": str(path),

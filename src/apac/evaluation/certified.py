@@ -132,9 +132,11 @@ def _decide(classifier: Classifier, images: Tensor, cache: Path | None, progress
 
 
 def _load(cache: Path, classifier: Classifier) -> tuple[Decision, float]:
+    tensors: dict[str, Any]
     tensors, metadata = read_tensors(cache, "")
     stopped = tuple(metadata["stopped"].split())
-    return Decision(**tensors, stopped=stopped, combine=classifier.combine), float(metadata["seconds"])
+    decision = Decision(**tensors, stopped=stopped, combine=classifier.combine, temperature=classifier.temperature)
+    return decision, float(metadata["seconds"])
 
 
 def compare(decision: Decision, scores: Scores, labels: Tensor, seconds: float) -> Agreement:
