@@ -43,7 +43,6 @@ def test_figures_are_drawn_for_gray_and_color_images_with_and_without_errors(sha
         curves.error_against_m(result, result),
         pictures.misclassified(images, labels, result, classes),
         pictures.misclassified(images, labels, correct, classes),
-        pictures.corrected(images[:1], int(labels[0]), classifier, result.scores.log_mean[0], images[:1], classes),
         pictures.first_layer_weights({"a": network, "b": network}, shape),
     ]
     for picture in drawn:
