@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import apac
 from apac import models
-from apac.evaluation.fixed import evaluate, mcnemar
+from apac.evaluation.fixed import evaluate
+from apac.evaluation.intervals import mcnemar
 from apac.randomness import generator
 
 U = apac.Homography(std=0.3)

@@ -41,7 +41,7 @@ def classify(
     as_json: Annotated[bool, typer.Option("--json", help="Print the decisions as JSON.")] = False,
     seed: Seed = 0,
 ) -> None:
-    """Classify image files by APAC, with as many passes as a certified decision needs.
+    """Classify image files by APAC, with as many passes as each answer needs to be settled.
 
     Example:  apac classify runs/cnn digit.png
 
@@ -52,9 +52,13 @@ def classify(
     A folder stands for the image files in it and in its subfolders. Images are resized, centered and inverted to match
     the training data, and the output lists the conversions. The probability of a class is the normalized geometric mean
     of its probabilities in all passes, or with --combine sum their mean.
+
+    Settled means that more passes would not change the answer, not that it is right. If the run was evaluated on test
+    images (apac evaluate RUN), the output says how often answers with such a probability were right.
     """
     from apac.classify.rules.base import Rule
     from apac.classify.rules.fixed import FixedPasses
+    from apac.evaluation.reliability import find_reliability
     from apac.runs.run import load
     from apac.runs.storage import write_bytes
 
@@ -70,12 +74,12 @@ def classify(
     if (error, limit) != (None, None):
         rule = certified(error, limit)
     with show_progress() as progress:
-        classified = load(run).classify(
-            images, rule, seed=seed, combine=cast("Combine", combine), plain=plain, progress=progress
-        )
+        loaded, combined = load(run), cast("Combine", combine)
+        classified = loaded.classify(images, rule, seed=seed, combine=combined, plain=plain, progress=progress)
     for reason in classified.unreadable.values():
         print_error(reason)
-    records = decision_records(classified, plain=plain)
+    reliability = find_reliability(loaded.folder, loaded.classifier(rule, combine=combined), plain=plain)
+    records = decision_records(classified, plain=plain, reliability=reliability)
     if as_json:
         print(json.dumps(records, indent=2))
     else:

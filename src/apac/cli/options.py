@@ -44,7 +44,10 @@ Fit = Annotated[
         help="crop the pictures of a folder to a square, or pad them by repeating their edge.", show_default="crop"
     ),
 ]
-Error = Annotated[float | None, typer.Option(help="Probability of a false certification.", show_default="0.0001")]
+Error = Annotated[
+    float | None,
+    typer.Option(help="Probability of settling on an answer that more passes would change.", show_default="0.0001"),
+]
 Limit = Annotated[int | None, typer.Option(help="Maximum number of passes per image.", show_default="16384")]
 
 
