@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from apac.evaluation.fixed import mcnemar
+from apac.evaluation.intervals import mcnemar
 from apac.paper.reproduce import Result
-from apac.paper.showcase import Compared, Estimate, Showcase
+from apac.paper.showcase import Showcase
 from apac.paper.table2 import NAMES
 from apac.reporting import html
-from apac.reporting.tables import Table, percent
+from apac.reporting.tables import Table, percent, verdict
 
-# Upper bounds of a p-value and what it means
-WORDS = ((1e-6, "far beyond chance"), (0.01, "unlikely to be chance"), (0.05, "possibly chance"))
 P_VALUE = (
     "p is the probability that two equally good rules differ at least as much on these images (exact McNemar test on "
     "the corrected and corrupted images). A few images of a small test set are no evidence, in either direction."
 )
-
-
-def chance(p: float) -> str:
-    """Return what a p-value means, in words."""
-    return next((words for bound, words in WORDS if p < bound), "may well be chance")
 
 
 def headline(showcase: Showcase) -> str:
@@ -33,7 +26,7 @@ def headline(showcase: Showcase) -> str:
         return f"On {images}, the network makes {plain:,} errors, and {apac:,} when it decides by APAC: no gain."
     return (
         f"On {images}, the same network makes {apac:,} errors instead of {plain:,} when it decides by APAC: "
-        f"{100 * (plain - apac) / plain:.0f} % fewer, without new training; {chance(evaluation.mcnemar)}."
+        f"{100 * (plain - apac) / plain:.0f} % fewer, without new training ({verdict(evaluation.mcnemar)})."
     )
 
 
@@ -55,17 +48,18 @@ def tables(result: Result) -> list[Table]:
 
 
 def gain(showcase: Showcase) -> Table:
-    """Return the error and the calibrated likelihood of the plain prediction and of APAC, with intervals."""
-
-    def cells(compared: Compared, scale: float, digits: int, unit: str) -> list[str]:
-        estimates: tuple[Estimate, ...] = (compared.plain, compared.apac, compared.difference)
-        return [
-            f"{scale * e.value:.{digits}f}{unit} ({scale * e.low:.{digits}f} to {scale * e.high:.{digits}f})"
-            for e in estimates
-        ]
-
-    rules = ("plain", f"APAC, {showcase.passes:,} passes", "difference")
-    rows = zip(rules, cells(showcase.error, 100, 2, " %"), cells(showcase.likelihood, 1, 3, ""), strict=True)
+    """Return the error and the calibrated likelihood of the plain prediction and of APAC, with 95 % intervals."""
+    plain, apac = showcase.plain, showcase.apac
+    error, likelihood = apac.error, apac.calibrated.nll
+    rows = [
+        (name, _percent(part.error.value, *part.error_interval), _number(nll.value, nll.standard_error))
+        for name, part, nll in (
+            ("plain", plain, plain.calibrated.nll),
+            (f"APAC, {apac.passes:,} passes", apac, likelihood),
+        )
+    ]
+    change = _percent(error.change, *_around(error.change, error.change_error))
+    rows.append(("difference", change, _number(likelihood.change, likelihood.change_error)))
     images = f"{showcase.evaluation.images:,} test images of {_data(showcase)}"
     title = f"{showcase.run.network_name} on {images}, with 95 % intervals; NLL is the negative log-likelihood"
     return Table(title, ("decided by", "error", "calibrated NLL"), tuple(rows))
@@ -102,14 +96,14 @@ def evidence(result: Result) -> Table:
         (f"{what}: plain → APAC", plain, apac),
     ):
         rows.append(_compared(name, _count(new & ~old), _count(old & ~new), _count(~old) / images, images))
-    columns = ("comparison", "error", "corrected", "corrupted", "p", "the difference is")
+    columns = ("comparison", "error", "corrected", "corrupted", "p", "the difference")
     return Table("Changed decisions", columns, tuple(rows), highlight_last=False)
 
 
 def _compared(name: str, corrected: int, corrupted: int, error: float, images: int) -> tuple[str, ...]:
     p = mcnemar(corrected, corrupted)
     errors = f"{percent(error)} → {percent(error - (corrected - corrupted) / images)}"
-    return name, errors, f"{corrected:,}", f"{corrupted:,}", f"{p:.2g}", chance(p)
+    return name, errors, f"{corrected:,}", f"{corrupted:,}", f"{p:.2g}", verdict(p)
 
 
 def _count(mask: Tensor) -> int:
@@ -119,3 +113,17 @@ def _count(mask: Tensor) -> int:
 def _data(showcase: Showcase) -> str:
     name = showcase.run.data or ""
     return NAMES.get(name, name)
+
+
+def _around(value: float, standard_error: float) -> tuple[float, float]:
+    """Return the 95 % interval of the normal approximation."""
+    return value - 1.96 * standard_error, value + 1.96 * standard_error
+
+
+def _percent(value: float, low: float, high: float) -> str:
+    return f"{percent(value)} ({100 * low:.2f} to {100 * high:.2f})"
+
+
+def _number(value: float, standard_error: float) -> str:
+    low, high = _around(value, standard_error)
+    return f"{value:.3f} ({low:.3f} to {high:.3f})"

@@ -151,7 +151,7 @@ def evaluate_runs(recipe: Recipe, runs: list[Run], out: Path, *, progress: Progr
         baseline=evaluations[1],
         certified=certified,
         training_seconds=sum(run.history[-1].seconds for run in runs),
-        deciding_seconds=seconds + (showcase.seconds if showcase else 0.0),
+        deciding_seconds=seconds + (showcase.evaluation.seconds if showcase else 0.0),
         showcase=showcase,
         skipped=skipped,
     )
