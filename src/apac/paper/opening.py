@@ -58,7 +58,8 @@ def gain(showcase: Showcase) -> Table:
             (f"APAC, {apac.passes:,} passes", apac, likelihood),
         )
     ]
-    change = _percent(error.change, *_around(error.change, error.change_error))
+    low, high = _around(error.change, error.change_error)
+    change = f"{100 * error.change:.2f} points ({100 * low:.2f} to {100 * high:.2f})"
     rows.append(("difference", change, _number(likelihood.change, likelihood.change_error)))
     images = f"{showcase.evaluation.images:,} test images of {_data(showcase)}"
     title = f"{showcase.run.network_name} on {images}, with 95 % intervals; NLL is the negative log-likelihood"

@@ -16,7 +16,7 @@ from apac.reporting.figures.images import virtual_sample
 COLUMNS, ROWS = 8, 2  # of virtual samples
 SHOWN_CLASSES = 4
 OTHER, SOFT = "#c4c9cf", "#555555"
-WIDTH, HEIGHT = 9.6, 4.7  # inches, as are all positions below
+WIDTH, HEIGHT = 9.6, 4.48  # inches, as are all positions below
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,26 +66,26 @@ def title(image: Corrected) -> str:
 def corrected(image: Corrected, classifier: Classifier) -> bytes:
     """Draw the image and its plain prediction above, its virtual samples and the decision of APAC below."""
     figure = free(WIDTH, HEIGHT)
-    _text(figure, 0.0, 4.55, title(image), fontsize=12.5, weight="bold")
+    _text(figure, 0.0, 4.33, title(image), fontsize=12.5, weight="bold")
     ranked = torch.maximum(image.plain, image.apac).argsort(descending=True).tolist()
     shown = [image.truth, *(c for c in ranked if c != image.truth)][:SHOWN_CLASSES]
 
-    _heading(figure, 4.12, "Plain", "one pass of the image itself")
-    show_image(_panel(figure, 0.0, 2.5, 1.5, 1.5), image.pixels[0], interpolation="bicubic")
-    _arrow(figure, 1.7, 6.15, 3.25)
-    _bars(figure, 2.5, image.plain, shown, image)
+    _heading(figure, 3.9, "Plain", "one pass of the image itself")
+    show_image(_panel(figure, 0.0, 2.28, 1.5, 1.5), image.pixels[0], interpolation="bicubic")
+    _arrow(figure, 1.7, 6.15, 3.03)
+    _bars(figure, 2.28, image.plain, shown, image)
 
-    _heading(figure, 2.08, "APAC", f"{image.passes:,} passes, each of a randomly deformed copy; their mean decides")
+    _heading(figure, 1.86, "APAC", f"{image.passes:,} passes, each of a randomly deformed copy; their mean decides")
     side, gap = 0.66, 0.07
     for number in range(min(ROWS * COLUMNS, image.passes)):
         row, column = divmod(number, COLUMNS)
-        panel = _panel(figure, column * (side + gap), 1.3 - row * (side + 0.27), side, side)
+        panel = _panel(figure, column * (side + gap), 1.08 - row * (side + 0.27), side, side)
         show_image(panel, virtual_sample(classifier, image.pixels, number)[0], interpolation="bicubic")
         label = int(classifier.plain(virtual_sample(classifier, image.inputs, number))[0].argmax())
         color = APAC if label == image.truth else PLAIN
         panel.set_xlabel(image.classes[label], fontsize=9, color=color, labelpad=2)
-    _arrow(figure, 5.92, 6.15, 1.1)
-    _bars(figure, 0.35, image.apac, shown, image)
+    _arrow(figure, 5.92, 6.15, 0.88)
+    _bars(figure, 0.13, image.apac, shown, image)
     return png(figure)
 
 
@@ -106,7 +106,6 @@ def _arrow(figure: Any, start: float, stop: float, height: float) -> None:
     axes = _panel(figure, 0.0, 0.0, WIDTH, HEIGHT)
     axes.set(xlim=(0, WIDTH), ylim=(0, HEIGHT))
     axes.axis("off")
-    axes.set_in_layout(False)  # the picture is cut to what it shows
     style = {"arrowstyle": "-|>", "color": OTHER, "linewidth": 2, "mutation_scale": 16}
     axes.annotate("", (stop, height), (start, height), arrowprops=style)
 
