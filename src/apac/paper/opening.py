@@ -86,24 +86,21 @@ def evidence(result: Result) -> Table:
     rows = []
     if result.showcase:
         e = result.showcase.evaluation
-        what = f"{result.showcase.run.network_name}, {_data(result.showcase)}: plain → APAC"
-        rows.append(_compared(what, len(e.corrected), len(e.corrupted), e.plain, e.images))
+        name = f"{_data(result.showcase)}: plain → APAC"
+        rows.append(_compared(name, len(e.corrected), len(e.corrupted), e.plain, e.images))
     labels, images = result.dataset.test_labels, len(result.dataset.test_labels)
-    what = f"{result.recipe.network}, {images:,} digits"
-    before = result.baseline.plain_labels == labels
+    original = result.baseline.plain_labels == labels
     plain, apac = result.evaluation.plain_labels == labels, result.evaluation.labels == labels
-    for name, old, new in (
-        (f"{what}: original → deformed training", before, plain),
-        (f"{what}: plain → APAC", plain, apac),
-    ):
-        rows.append(_compared(name, _count(new & ~old), _count(old & ~new), _count(~old) / images, images))
-    columns = ("comparison", "error", "corrected", "corrupted", "p", "the difference")
+    for change, old, new in (("original → deformed training", original, plain), ("plain → APAC", plain, apac)):
+        counts = _count(new & ~old), _count(old & ~new)
+        rows.append(_compared(f"{result.recipe.data}: {change}", *counts, _count(~old) / images, images))
+    columns = ("comparison", "error", "corrected", "corrupted", "p", "verdict")
     return Table("Changed decisions", columns, tuple(rows), highlight_last=False)
 
 
 def _compared(name: str, corrected: int, corrupted: int, error: float, images: int) -> tuple[str, ...]:
     p = mcnemar(corrected, corrupted)
-    errors = f"{percent(error)} → {percent(error - (corrected - corrupted) / images)}"
+    errors = f"{100 * error:.2f} → {percent(error - (corrected - corrupted) / images)}"
     return name, errors, f"{corrected:,}", f"{corrupted:,}", f"{p:.2g}", verdict(p)
 
 
