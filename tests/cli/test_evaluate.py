@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,10 @@ from safetensors.torch import load_file
 
 import apac
 from apac.runs import folder as run_folder
+from apac.runs.labeled_images import images_held_out
 from commands import call, refusal, succeed
+
+pytestmark = pytest.mark.usefixtures("no_drawing")
 
 
 def test_evaluate_prints_the_table_and_writes_json_and_csv(run, few):
@@ -31,6 +36,51 @@ def test_evaluate_prints_the_table_and_writes_json_and_csv(run, few):
     for error in (payload["plain"], payload["rows"][1]["product"], payload["rows"][1]["top2"]):
         assert f"{100 * error:.2f} %" in result.stdout
     assert f"corrects {len(payload['corrected'])} and corrupts {len(payload['corrupted'])}" in result.stdout
+    product = next(part for part in payload["measures"] if (part["rule"], part["passes"]) == ("product", 4))
+    assert f"to {product['calibrated']['nll']['value']:.3f} (" in result.stdout
+    assert float(lines[2]["product_calibrated_nll"]) == product["calibrated"]["nll"]["value"]
+    written = result.stdout.replace("\n", "").rpartition("wrote")[2]
+    for name in ("confusion.png", "reliability.png", "risk.png"):
+        assert name in written
+        assert (run / name).exists()
+
+
+def test_temperatures_are_fitted_on_held_out_images_or_cross_fitted(run, few, monkeypatch):
+    """The run was trained on other images than the few, until it does not tell."""
+    held_out = images_held_out(replace(apac.load(run), folder=None))
+    assert "Temperatures were cross-fitted" in succeed("evaluate", run, "--passes", 2).stdout
+    assert json.loads((run / "evaluation.json").read_text())["held_out"] == 0
+    settings = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(settings | {"images": None}))
+    assert "Temperatures were cross-fitted" in succeed("evaluate", run, "--passes", 2).stdout  # there are too few
+    module = sys.modules["apac.cli.evaluate"]  # the package has the command by this name
+    monkeypatch.setattr(module, "MIN_HELD_OUT", len(held_out.images))
+    result = succeed("evaluate", run, "--passes", 2)
+    assert f"fitted on {len(held_out.images)} training images" in result.stdout
+
+
+def test_classify_quotes_how_often_such_answers_were_right(run, few, digit):
+    assert "of 200 test images" not in succeed("classify", run, digit[0]).stdout
+    succeed("evaluate", run, "--rule", "certified", "--limit", 32)
+    (answer,) = json.loads(succeed("classify", run, digit[0], "--json").stdout)
+    lines = list(csv.DictReader((run / "certified.csv").read_text().splitlines()))
+    ordered = sorted((float(line["probability"]), line["label"] == line["truth"]) for line in lines)
+    groups = [ordered[start : start + 50] for start in range(0, 200, 50)]
+    group = next((group for group in groups if answer["probability"] <= group[-1][0]), groups[-1])
+    right = sum(correct for _, correct in group)
+    assert (answer["number_of_such_answers"], answer["accuracy_of_such_answers"]) == (50, right / 50)
+    text = succeed("classify", run, digit[0]).stdout
+    assert "of 50 test images with such a probability, " in text
+    for options in (["--passes", 16], ["--combine", "sum"], ["--plain"]):  # were not evaluated
+        (answer,) = json.loads(succeed("classify", run, digit[0], "--json", *options).stdout)
+        assert answer["accuracy_of_such_answers"] is None
+
+
+def test_the_evaluation_of_other_data_is_not_quoted(run, few, monkeypatch):
+    monkeypatch.setattr("apac.runs.labeled_images.data_name", lambda data: "mnist")
+    succeed("evaluate", run, "--data", "mnist", "--passes", 2)
+    assert not (run / "reliability.json").exists()
+    assert not list(run.rglob("reliability.json"))
 
 
 def test_a_second_evaluation_computes_no_pass_again(run, few, monkeypatch):
