@@ -51,7 +51,8 @@ def test_temperatures_are_fitted_on_held_out_images_or_cross_fitted(run, few, mo
     assert "Temperatures were cross-fitted" in succeed("evaluate", run, "--passes", 2).stdout
     assert json.loads((run / "evaluation.json").read_text())["held_out"] == 0
     settings = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(settings | {"images": None}))
+    del settings["images"]
+    (run / "run.json").write_text(json.dumps(settings))
     assert "Temperatures were cross-fitted" in succeed("evaluate", run, "--passes", 2).stdout  # there are too few
     module = sys.modules["apac.cli.evaluate"]  # the package has the command by this name
     monkeypatch.setattr(module, "MIN_HELD_OUT", len(held_out.images))
