@@ -126,14 +126,16 @@ def test_a_decision_is_printed_as_a_sentence(decision, sentence, capsys):
 
 def test_how_often_such_answers_were_right_is_printed_and_recorded(capsys, tmp_path):
     images = classified(make_decision(["certified", "limit"]), CLASSES, {"a.png": (), "b.png": ()})
-    reliability = Reliability("product", None, 1.0, "", images=(60, 1204), right=(20, 1011), highest=(0.5, 0.8))
+    reliability = Reliability(
+        "product", None, 1.0, "", images=(60, 1204, 9), right=(20, 1011, 9), bounds=(0.5, 0.8, 1.0)
+    )
     records = terminal.decision_records(images, reliability=reliability)
     assert [record["settled"] for record in records] == [True, False]
     for record in records:
         assert (record["number_of_such_answers"], record["accuracy_of_such_answers"]) == (1204, 1011 / 1204)
         terminal.print_record(record)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == lines[3] == "  of 1,204 test images with such a probability, 84 % were right"
+    assert lines[1] == lines[3] == "  of 1,204 test images with a probability of 0.5 to 0.8, 84 % were right"
     table = list(csv.DictReader(terminal.records_to_csv(records, CLASSES).splitlines()))
     assert [line["settled"] for line in table] == ["True", "False"]
     assert float(table[0]["accuracy_of_such_answers"]) == 1011 / 1204
@@ -143,10 +145,10 @@ def test_how_often_such_answers_were_right_is_printed_and_recorded(capsys, tmp_p
 @pytest.mark.parametrize(("right", "text"), [(1000, "100 %"), (999, "99.9 %"), (9999, "99.9 %"), (990, "99.0 %")])
 def test_not_all_right_is_never_rounded_to_all(right, text, capsys):
     images = 10_000 if right > 1000 else 1000
-    reliability = Reliability("product", None, 1.0, "", images=(images,), right=(right,), highest=(1.0,))
+    reliability = Reliability("product", None, 1.0, "", images=(images,), right=(right,), bounds=(1.0,))
     shown = classified(make_decision(["certified"]), CLASSES, {"a.png": ()})
     terminal.print_record(terminal.decision_records(shown, reliability=reliability)[0])
-    assert f"such a probability, {text} were right" in capsys.readouterr().out
+    assert f"a probability of 0 to 1, {text} were right" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("reason", "text"), [("certified", "settled after"), ("fixed", "after")])
@@ -186,6 +188,7 @@ def test_records_have_the_decision_of_each_image_in_order():
             "settled": True,
             "accuracy_of_such_answers": None,
             "number_of_such_answers": None,
+            "probability_of_such_answers": None,
             "passes": 48,
             "clipped": 0,
             "combine": "product",
@@ -205,6 +208,7 @@ def test_records_have_the_decision_of_each_image_in_order():
             "settled": False,
             "accuracy_of_such_answers": None,
             "number_of_such_answers": None,
+            "probability_of_such_answers": None,
             "passes": 64,
             "clipped": 3,
             "combine": "product",

@@ -9,6 +9,7 @@ import torch
 
 import apac
 from apac.evaluation.reliability import FILE, Reliability, find_reliability, measure_reliability, store
+from apac.randomness import generator
 
 U = apac.Homography(std=0.1)
 FIXED = apac.FixedPasses(16)
@@ -24,24 +25,32 @@ def of(rule: str = "product", passes: int | None = 16, temperature: float = 1.0,
     return measure_reliability(rule, passes, confidence, correct, temperature=temperature, deformation=U)
 
 
-def test_groups_have_equal_sizes_and_count_the_right_answers():
-    confidence = torch.linspace(0.5, 1, 1000, dtype=torch.float64)
-    correct = torch.arange(1000) % 10 < torch.arange(1000) // 100  # more and more
+def measured(confidence: torch.Tensor, correct: torch.Tensor) -> Reliability:
     both = torch.stack([confidence, 1 - confidence], dim=1).log()
-    found = measure_reliability("product", 4, both, correct, temperature=1.0, deformation=U)
-    assert found.images == (50,) * 20
-    assert sum(found.right) == int(correct.sum())
-    lowest, highest = found.such_answers(0.3), found.such_answers(1.0)
-    assert (lowest.accuracy, highest.accuracy) == (0.0, 0.9)
-    assert found.such_answers(0.76).accuracy == 0.5  # of images 500 to 549
+    return measure_reliability("product", 4, both, correct, temperature=1.0, deformation=U)
 
 
-def test_equal_probabilities_are_one_group():
-    assert of().images == (10,)
-    confidence = torch.cat([torch.full((150,), 0.999), torch.full((50,), 0.6)]).double()
-    both = torch.stack([confidence, 1 - confidence], dim=1).log()
-    found = measure_reliability("plain", 1, both, torch.ones(200, dtype=torch.bool), temperature=1.0, deformation=U)
-    assert found.images == (50, 150)
+def test_groups_count_the_right_answers_of_a_range_of_probabilities():
+    confidence = torch.linspace(0.5, 0.9999, 1000, dtype=torch.float64)
+    correct = torch.rand(1000, generator=generator(0, "test", 0)) < confidence
+    found = measured(confidence, correct)
+    assert (sum(found.images), sum(found.right)) == (1000, int(correct.sum()))
+    assert min(found.images) >= 20
+    such = found.such_answers(0.76)
+    assert (such.low, such.high) == (0.7, 0.8)
+    inside = (confidence > 0.7) & (confidence <= 0.8)
+    assert (such.images, such.right) == (int(inside.sum()), int(correct[inside].sum()))
+    assert such.accuracy == such.right / such.images
+
+
+def test_groups_of_few_images_are_merged_with_their_neighbors():
+    assert of().images == (10,)  # there are no more
+    assert of().such_answers(0.99).images == 10
+    confidence = torch.cat([torch.full((150,), 0.97), torch.full((15,), 0.65), torch.full((15,), 0.75)]).double()
+    found = measured(confidence, confidence < 0.7)
+    assert (found.images, found.right, found.bounds) == ((30, 150), (15, 0), (0.8, 1.0))
+    found = measured(torch.tensor([0.55] * 25 + [0.99999] * 5).double(), torch.ones(30, dtype=torch.bool))
+    assert (found.images, found.bounds) == ((30,), (1.0,))
 
 
 def test_the_reliability_of_the_same_rule_is_found(tmp_path):

@@ -46,7 +46,7 @@ def test_plain_product_and_sum_are_side_by_side(evaluated, measured):
     largest = shown.largest(evaluated)
     assert [(part.rule, part.passes) for part in largest] == [("plain", 1), ("product", 16), ("sum", 16)]
     table = shown.side_by_side(largest)
-    assert table.title == "Errors and probabilities with 16 passes, ± standard error"
+    assert table.title == "Measures after 16 passes, ± standard error"
     assert table.columns == ("", "plain", "product", "sum")
     cells = {row[0]: row[1:] for row in table.rows}
     assert cells["error"] == tuple(f"{100 * part.error.value:.2f} %" for part in largest)

@@ -36,8 +36,8 @@ def side_by_side(measures: Sequence[Measures]) -> Table:
     ]
     last = measures[-1]
     mean = "a mean of " if last.rule == "certified" else ""
-    passes = f" with {mean}{last.passes:,.0f} passes" if len(measures) > 1 else ""
-    title = f"Errors and probabilities{passes}, ± standard error"
+    passes = f"after {mean}{last.passes:,.0f} passes" if len(measures) > 1 else "without deformation"
+    title = f"Measures {passes}, ± standard error"
     return Table(title, ("", *(part.rule for part in measures)), tuple(rows), highlight_last=False)
 
 
