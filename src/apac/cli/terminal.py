@@ -132,6 +132,7 @@ def _probability(probability: float | None, reliability: Reliability | None) -> 
         "probability": probability,
         "accuracy_of_such_answers": such and such.accuracy,
         "number_of_such_answers": such and such.images,
+        "probability_of_such_answers": such and [such.low, such.high],
     }
 
 
@@ -166,7 +167,8 @@ def print_record(record: dict[str, Any]) -> None:
     print(f"{name}: {_sentence(record)}")
     if record["number_of_such_answers"]:
         accuracy, images = record["accuracy_of_such_answers"], record["number_of_such_answers"]
-        print(f"  of {images:,} test images with such a probability, {_percent(accuracy)} were right")
+        low, high = record["probability_of_such_answers"]
+        print(f"  of {images:,} test images with a probability of {low:g} to {high:g}, {_percent(accuracy)} were right")
     if record["notes"]:
         print(f"  converted: {', '.join(record['notes'])}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -21,8 +22,9 @@ from apac.errors import StorageError
 from apac.runs.storage import read_json, write_json
 
 FILE = "reliability.json"
-MAX_GROUPS = 20
-MIN_IMAGES = 50  # of a group, if there are that many
+# Groups of probabilities; finer close to 1, where most answers of a good network are.
+BOUNDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9999, 1.0)
+MIN_IMAGES = 20  # of a group; smaller ones are merged with their neighbors
 MANY_PASSES = 64  # whose probabilities are close to those of a certified decision
 
 
@@ -32,6 +34,8 @@ class SuchAnswers:
 
     images: int
     right: int
+    low: float  # range of the probabilities
+    high: float
 
     @property
     def accuracy(self) -> float:
@@ -52,17 +56,18 @@ class Reliability:
     deformation: str  # digest
     images: tuple[int, ...]  # (G,) of each group of answers, by increasing probability
     right: tuple[int, ...]  # (G,)
-    highest: tuple[float, ...]  # (G,) largest probability of the group
+    bounds: tuple[float, ...]  # (G,) largest probability of the group; the last one is 1
 
     def such_answers(self, probability: float) -> SuchAnswers:
         """Return the group of answers to which this probability belongs.
 
-        >>> of = Reliability("product", 64, 1.0, "", images=(60, 50), right=(30, 49), highest=(0.6, 0.9))
+        >>> of = Reliability("product", 64, 1.0, "", images=(60, 50), right=(30, 49), bounds=(0.6, 1.0))
         >>> of.such_answers(0.7)
-        SuchAnswers(images=50, right=49)
+        SuchAnswers(images=50, right=49, low=0.6, high=1.0)
         """
-        group = next((g for g, highest in enumerate(self.highest) if probability <= highest), len(self.highest) - 1)
-        return SuchAnswers(self.images[group], self.right[group])
+        group = min(bisect_left(self.bounds, probability), len(self.bounds) - 1)
+        low = self.bounds[group - 1] if group else 0.0
+        return SuchAnswers(self.images[group], self.right[group], low, self.bounds[group])
 
 
 def measure_reliability(
@@ -74,23 +79,33 @@ def measure_reliability(
     temperature: float,
     deformation: Deformation,
 ) -> Reliability:
-    """Group images by the probability of their answer: at most 20 groups of equal size, of at least 50 images."""
-    confidence = log_probabilities.amax(dim=1).exp().double()
-    groups = max(1, min(MAX_GROUPS, len(confidence) // MIN_IMAGES))
-    ordered = confidence.sort().values
-    last = [(group + 1) * len(ordered) // groups - 1 for group in range(groups)]
-    highest = ordered[last].unique()  # equal probabilities are one group
-    index = torch.bucketize(confidence, highest)
-    images, right = (torch.bincount(index[mask], minlength=len(highest)) for mask in (slice(None), correct))
+    """Group images by the probability of their answer, at least 20 images in each group."""
+    inner = torch.tensor(BOUNDS[:-1], dtype=torch.float64)
+    index = torch.bucketize(log_probabilities.amax(dim=1).exp().double(), inner)
+    images, right = (torch.bincount(index[mask], minlength=len(BOUNDS)) for mask in (slice(None), correct))
+    groups = _merge(list(zip(images.tolist(), right.tolist(), BOUNDS, strict=True)))
     return Reliability(
         rule=rule,
         passes=passes,
         temperature=temperature,
         deformation=digest(deformation),
-        images=tuple(images.tolist()),
-        right=tuple(right.tolist()),
-        highest=tuple(highest.tolist()),
+        images=tuple(images for images, _, _ in groups),
+        right=tuple(right for _, right, _ in groups),
+        bounds=tuple(bound for _, _, bound in groups),
     )
+
+
+def _merge(parts: list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
+    """Merge neighboring groups (images, right, bound) until each has enough images, or only one is left."""
+    groups: list[tuple[int, int, float]] = []
+    pending = (0, 0)
+    for images, right, bound in parts:
+        pending = (pending[0] + images, pending[1] + right)
+        if pending[0] >= MIN_IMAGES:
+            groups.append((*pending, bound))
+            pending = (0, 0)
+    last = groups.pop() if groups else (0, 0, 1.0)
+    return [*groups, (last[0] + pending[0], last[1] + pending[1], parts[-1][2])]
 
 
 def digest(deformation: Deformation) -> str:
@@ -142,9 +157,9 @@ def _read(folder: Path) -> list[Reliability]:
 
 
 def _from_json(payload: dict[str, Any]) -> Reliability:
-    lists: dict[str, Any] = {name: tuple(payload[name]) for name in ("images", "right", "highest")}
+    lists: dict[str, Any] = {name: tuple(payload[name]) for name in ("images", "right", "bounds")}
     part = Reliability(**payload | lists)
-    if not part.images or not _is_sorted(part.highest) or not len(part.images) == len(part.right) == len(part.highest):
+    if not part.images or not _is_sorted(part.bounds) or not len(part.images) == len(part.right) == len(part.bounds):
         raise ValueError("the groups are damaged")
     return part
 

@@ -79,7 +79,7 @@ def draw(result: Result) -> dict[str, Picture]:
         pictures["certified"] = Picture(
             "Certified decisions",
             curves.certified(result.certified, result.evaluation),
-            "Left: number of passes until the decision for an image is certified. Right: test error against the mean "
+            "Left: number of passes until the decision for an image is settled. Right: test error against the mean "
             "number of passes, for fixed M and for the certified rule, labeled with its error.",
         )
     return pictures | _samples(result)

@@ -30,12 +30,14 @@ def side_by_side(measures: Sequence[Measures]) -> Table:
         ("  calibrated", *(_number(m.calibrated.brier) for m in measures)),
         ("calibration error", *(_share(m.uncalibrated.calibration_error) for m in measures)),
         ("  calibrated", *(_share(m.calibrated.calibration_error) for m in measures)),
-        ("AURC (risk-coverage)", *(_number(m.uncalibrated.aurc) for m in measures)),
-        ("AUGRC", *(_number(m.uncalibrated.augrc) for m in measures)),
+        ("AURC (risk-coverage)", *(_share(m.uncalibrated.aurc) for m in measures)),
+        ("AUGRC", *(_share(m.uncalibrated.augrc) for m in measures)),
         (f"coverage at {100 * RISK:g} % risk", *(_share(m.uncalibrated.coverage) for m in measures)),
     ]
-    passes = f" with {measures[-1].passes:,.0f} passes" if len(measures) > 1 else ""
-    title = f"Errors and probabilities{passes}, ± standard error"
+    last = measures[-1]
+    mean = "a mean of " if last.rule == "certified" else ""
+    passes = f"after {mean}{last.passes:,.0f} passes" if len(measures) > 1 else "without deformation"
+    title = f"Measures {passes}, ± standard error"
     return Table(title, ("", *(part.rule for part in measures)), tuple(rows), highlight_last=False)
 
 
@@ -53,13 +55,14 @@ def likelihood_against_m(evaluation: Evaluation) -> Table:
 def likelihood_sentence(plain: Measures, apac: Measures) -> str:
     """Say how the calibrated likelihood changes, and whether that may be chance."""
     before, after = plain.calibrated.nll, apac.calibrated.nll
-    errors = abs(after.change) / after.change_error if after.change_error else 0.0
+    if after.change_error == 0:
+        return f"The calibrated negative log-likelihood stays at {after.value:.3f}."
+    errors = abs(after.change) / after.change_error
     words = verdict(math.erfc(errors / math.sqrt(2)))
-    moved = "falls" if after.change < 0 else "rises" if after.change > 0 else "stays"
-    ratio = f"{100 * after.change / before.value:+.0f} %, " if before.value else ""
+    moved = "falls" if after.change < 0 else "rises"
     return (
-        f"The calibrated negative log-likelihood {moved} from {before.value:.3f} to {after.value:.3f} ({ratio}"
-        f"{errors:.1f} standard errors): {words}."
+        f"The calibrated negative log-likelihood {moved} from {before.value:.3f} to {after.value:.3f} "
+        f"({100 * after.change / before.value:+.0f} %, {errors:.1f} standard errors): {words}."
     )
 
 
@@ -103,10 +106,15 @@ def _interval(bounds: tuple[float, float]) -> str:
 
 def _number(estimate: Estimate) -> str:
     """Return a number with the digits that its standard error leaves."""
-    error = estimate.standard_error
-    digits = 3 if error == 0 else min(6, max(3, -math.floor(math.log10(error))))
-    return f"{estimate.value:.{digits}f} ± {error:.{digits}f}"
+    digits = _digits(estimate.standard_error, least=3)
+    return f"{estimate.value:.{digits}f} ± {estimate.standard_error:.{digits}f}"
 
 
 def _share(estimate: Estimate) -> str:
-    return f"{100 * estimate.value:.2f} ± {100 * estimate.standard_error:.2f} %"
+    error = 100 * estimate.standard_error
+    digits = _digits(error, least=2)
+    return f"{100 * estimate.value:.{digits}f} ± {error:.{digits}f} %"
+
+
+def _digits(error: float, least: int) -> int:
+    return least if error == 0 else min(least + 2, max(least, -math.floor(math.log10(error))))

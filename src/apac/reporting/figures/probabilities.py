@@ -53,7 +53,7 @@ def risk_coverage(measures: Sequence[Measures]) -> bytes:
     for part in measures:
         color, style = STYLES[part.rule]
         curve, area, coverage = (getattr(part.uncalibrated, name) for name in ("curve", "aurc", "coverage"))
-        label = f"{_name(part)}: AURC {area.value:.4f}, {100 * coverage.value:.1f} % at {100 * RISK:g} % risk"
+        label = f"{_name(part)}: AURC {100 * area.value:.2f} %, {100 * coverage.value:.1f} % at {100 * RISK:g} % risk"
         axes.plot(100 * curve.coverage, 100 * curve.risk, style.lstrip("os"), color=color, label=label)
     axes.axhline(100 * RISK, color=ORIGINAL, linewidth=0.8, zorder=0)
     worst = 100 * max(part.error.value for part in measures)
