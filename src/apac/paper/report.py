@@ -62,8 +62,8 @@ def draw(result: Result) -> dict[str, Picture]:
     pictures: dict[str, Picture] = {}
     showcase = result.showcase
     if showcase and showcase.example:
-        classifier = showcase.run.classifier(seed=showcase.evaluation.seed)
-        pictures["rule"] = Picture("", corrected.corrected(showcase.example, classifier), opening.caption(showcase))
+        picture = corrected.corrected(showcase.example, showcase.classifier)
+        pictures["rule"] = Picture("", picture, opening.caption(showcase))
     # With class-distinctive deformation no single pass compares the classes.
     if result.evaluation.corrected and result.recipe.baseline == ORIGINAL:
         pictures |= _corrected(result)
