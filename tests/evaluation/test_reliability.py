@@ -91,3 +91,14 @@ def test_a_damaged_file_says_nothing_and_is_replaced(text, tmp_path):
     assert find_reliability(tmp_path, classifier()) is None
     store(tmp_path, [of()])
     assert find_reliability(tmp_path, classifier()) == of()
+
+
+@pytest.mark.parametrize("name", ["mnist-cnn", "cifar10-cnn"])
+def test_the_shipped_networks_have_the_reliability_of_their_own_rule(name):
+    """Made by apac evaluate NAME --passes 1,4,16,64 and apac evaluate NAME --rule certified, as reliability.json."""
+    run = apac.load(name)
+    for of_plain in (False, True):
+        found = find_reliability(run.folder, run.classifier(), plain=of_plain)
+        assert found is not None
+        assert sum(found.images) == 10_000
+        assert found.such_answers(0.9995).accuracy > found.such_answers(0.45).accuracy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -78,7 +79,8 @@ def classify(
         classified = loaded.classify(images, rule, seed=seed, combine=combined, plain=plain, progress=progress)
     for reason in classified.unreadable.values():
         print_error(reason)
-    reliability = find_reliability(loaded.folder, loaded.classifier(rule, combine=combined), plain=plain)
+    classifier = replace(loaded.classifier(rule, combine=combined), temperature=classified.decision.temperature)
+    reliability = find_reliability(loaded.folder, classifier, plain=plain)
     records = decision_records(classified, plain=plain, reliability=reliability)
     if as_json:
         print(json.dumps(records, indent=2))

@@ -53,11 +53,11 @@ def risk_coverage(measures: Sequence[Measures]) -> bytes:
     for part in measures:
         color, style = STYLES[part.rule]
         curve, area, coverage = (getattr(part.uncalibrated, name) for name in ("curve", "aurc", "coverage"))
-        label = f"{_name(part)}: AURC {100 * area.value:.2f} %, {100 * coverage.value:.1f} % at {100 * RISK:g} % risk"
+        label = f"{_name(part)}: AURC {100 * area.value:.2g} %, {100 * coverage.value:.1f} % at {100 * RISK:g} % risk"
         axes.plot(100 * curve.coverage, 100 * curve.risk, style.lstrip("os"), color=color, label=label)
     axes.axhline(100 * RISK, color=ORIGINAL, linewidth=0.8, zorder=0)
     worst = 100 * max(part.error.value for part in measures)
-    axes.set(xlim=(0, 100), ylim=(0, max(1.15 * worst, 200 * RISK)))
+    axes.set(xlim=(0, 100), ylim=(0, 1.3 * worst or 1))
     axes.set(xlabel="coverage: share of the images that are answered (%)", ylabel="error among them (%)")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
