@@ -103,13 +103,18 @@ def claim(folder: Path, settings: RunSettings, digest: str, *, resume: bool) -> 
 
 def check_images(folder: Path, digest: str) -> None:
     """Raise InputError if the run was trained on images with another digest."""
-    if _read_payload(folder).get("images", digest) != digest:
+    if not may_be_trained_on(folder, digest):
         raise InputError(f"the images differ from those of the training in {folder}; start again with overwrite=True.")
 
 
 def was_trained_on(folder: Path, digest: str) -> bool:
     """Return whether the run is known to have been trained on images with this digest."""
     return bool(_read_payload(folder).get("images") == digest)
+
+
+def may_be_trained_on(folder: Path, digest: str) -> bool:
+    """Return whether the run was trained on images with this digest, or does not tell."""
+    return bool(_read_payload(folder).get("images", digest) == digest)
 
 
 def discard(folder: Path) -> None:
