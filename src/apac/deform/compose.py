@@ -35,7 +35,7 @@ class Compose(Deformation):
     """Deformations applied in sequence. `Compose()` is the identity.
 
     Consecutive parts that only move pixels and agree on the padding share one interpolation, because two would blur
-    twice. See `apac.deform.warp.warp` for how their coordinates combine.
+    twice. See `apac.deform.warp.warp` for how their coordinates combine. The strength scales every part.
 
     >>> import torch, apac
     >>> u = apac.Compose(apac.Homography(std=0.1), apac.Elastic(sigma=6.0, alpha=38.0), apac.Thickness())
@@ -67,6 +67,9 @@ class Compose(Deformation):
     @classmethod
     def _from_arguments(cls, arguments: dict[str, Any]) -> Compose:
         return cls(*arguments["parts"])
+
+    def scaled(self, strength: float) -> Compose:
+        return Compose(*(part.scaled(strength) for part in self.parts))
 
     @property
     def input_types(self) -> tuple[InputType, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -28,7 +28,7 @@ class Elastic(Deformation):
 
     Per axis: uniform(-1, 1) noise in each pixel, filtered by a normalized Gaussian of `sigma` pixels (zero outside the
     image), times `alpha`, is the displacement in pixels. `padding` is the value shown outside the image, or "edge" to
-    repeat the edge pixels.
+    repeat the edge pixels. The strength multiplies `alpha`.
 
     `reference_size` is the shorter side in pixels of the images for which `sigma` and `alpha` are given. Images that
     are f times as large are displaced by the same fractions of their shorter side: with f · sigma and f² · alpha,
@@ -52,6 +52,9 @@ class Elastic(Deformation):
         validate_number(self, "alpha")
         validate_padding(self)
         validate_reference_size(self)
+
+    def _scaled(self, strength: float) -> Elastic:
+        return replace(self, alpha=strength * self.alpha)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ElasticParameters:
         _, height, width = image_shape

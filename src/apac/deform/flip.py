@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -22,6 +22,9 @@ class FlipParameters:
 class Flip(Deformation):
     """Flip images horizontally with a given probability.
 
+    The strength multiplies the probability, up to one half: beyond it, one of the two sides would be favored again. A
+    probability above one half stays as it is.
+
     >>> import torch, apac
     >>> apac.Flip(1.0)(torch.tensor([[[1.0, 2.0, 3.0]]]), generator=torch.Generator().manual_seed(0))
     tensor([[[3., 2., 1.]]])
@@ -33,6 +36,9 @@ class Flip(Deformation):
 
     def __post_init__(self) -> None:
         validate_number(self, "probability", minimum=0, maximum=1)
+
+    def _scaled(self, strength: float) -> Flip:
+        return replace(self, probability=min(strength * self.probability, max(self.probability, 0.5)))
 
     @property
     def padding(self) -> None:

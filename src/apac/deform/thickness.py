@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -26,7 +26,8 @@ class Thickness(Deformation):
     """Gray dilation or erosion with a square of `size` pixels, with probabilities `dilate` and `erode`.
 
     Dilation thickens light strokes on a dark background, as in MNIST. The default window is 2 × 2: erosion by 3 × 3
-    leaves 18 % of the ink of MNIST's digits, and one digit in seven without a pixel above half brightness.
+    leaves 18 % of the ink of MNIST's digits, and one digit in seven without a pixel above half brightness. The strength
+    multiplies both probabilities, whose sum ends at 1.
 
     `reference_size` is the shorter side in pixels of the images for which `size` is given. A square of `size` pixels
     widens a stroke by size − 1 pixels; in images that are f times as large, the stroke widens by f times as many,
@@ -54,6 +55,12 @@ class Thickness(Deformation):
                 f"the probabilities of a Thickness must add up to at most 1, got dilate={self.dilate} and "
                 f"erode={self.erode}."
             )
+
+    def _scaled(self, strength: float) -> Thickness:
+        changed = self.dilate + self.erode
+        strength = min(strength, 1 / changed) if changed else strength
+        dilate = min(1.0, strength * self.dilate)
+        return replace(self, dilate=dilate, erode=min(1 - dilate, strength * self.erode))
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ThicknessParameters:
         uniform = torch.rand(n, generator=generator, device=generator.device)
