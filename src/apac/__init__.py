@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from apac.adapters.transforms.libraries import from_callable as from_callable
     from apac.adapters.transforms.libraries import from_kornia as from_kornia
     from apac.adapters.transforms.libraries import from_torchvision as from_torchvision
+    from apac.classify.choice import Choice as Choice
     from apac.classify.classifier import Classifier as Classifier
     from apac.classify.decision import Decision as Decision
     from apac.classify.rules.base import Rule as Rule
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from apac.errors import StorageError as StorageError
     from apac.errors import TrainingError as TrainingError
     from apac.evaluation.fixed import evaluate as evaluate
+    from apac.evaluation.tuning import tune as tune
     from apac.inference.onnx_file import from_onnx as from_onnx
     from apac.runs.run import Run as Run
     from apac.runs.run import load as load
@@ -50,6 +52,7 @@ _HOMES = {
     "ApacClassifier": "apac.adapters.sklearn",
     "ApacError": "apac.errors",
     "Certified": "apac.classify.rules.certified",
+    "Choice": "apac.classify.choice",
     "Classifier": "apac.classify.classifier",
     "Color": "apac.deform",
     "Compose": "apac.deform",
@@ -84,6 +87,7 @@ _HOMES = {
     "load": "apac.runs.run",
     "presets": "apac.deform",
     "train": "apac.runs.train",
+    "tune": "apac.evaluation.tuning",
 }
 
 # Names that need an optional package; without it they are not listed, and using them says how to install it.
