@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -29,12 +28,10 @@ def with_temperature(scores: Tensor, temperature: float) -> Tensor:
     return (scores / temperature).log_softmax(dim=1)
 
 
-def fit_temperature(scores: Tensor, labels: Tensor, *, spread: float = math.inf) -> float:
+def fit_temperature(scores: Tensor, labels: Tensor) -> float:
     """Return the temperature with the least negative log-likelihood on labeled images.
 
     The likelihood is concave in 1 / temperature, so its derivative has at most one zero, which is found by bisection.
-    A finite `spread` is the standard deviation of a normal prior of ln temperature, for few images: where all of them
-    are right, the likelihood alone would want certainty.
     """
     scores = scores.double()
     right = scores.gather(1, labels[:, None])[:, 0]
@@ -42,8 +39,7 @@ def fit_temperature(scores: Tensor, labels: Tensor, *, spread: float = math.inf)
     for _ in range(STEPS):
         middle = (low + high) / 2
         expected = (with_temperature(scores, float(middle.exp())).exp() * scores).sum(dim=1)
-        gain = (expected - right).sum() / middle.exp()  # of the log-likelihood, by a unit of ln temperature
-        too_sharp = gain > middle / spread**2  # less confidence would raise the likelihood
+        too_sharp = (expected - right).mean() > 0  # less confidence would raise the likelihood
         low, high = (middle, high) if too_sharp else (low, middle)
     return float(((low + high) / 2).exp())
 

@@ -16,16 +16,14 @@ from apac.classify.rules.fixed import FixedPasses
 from apac.classify.scores import Scores, rank
 from apac.deform.base import Deformation, validate_strength
 from apac.errors import InputError
-from apac.evaluation.calibration import fit_temperature, negative_log_likelihood, with_temperature
+from apac.evaluation.few_images import FOLDS, cross_fitted_losses, fit_moderate_temperature
 from apac.evaluation.labels import validate_classes, validate_labels
 from apac.progress import Progress, no_progress
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
 PASSES = 64
-FOLDS = 5  # of the cross-fitting of temperatures
 MIN_IMAGES = 2 * FOLDS
 FEW_IMAGES = 200
-SPREAD = 1.0  # of the prior of ln temperature: a factor e or 1 / e is nothing unusual
 ROUNDING = 1e-4  # differences in the mean negative log-likelihood that the rounding of a processor may cause
 SMALLEST = 5e-324  # the smallest float64: the logarithm of a mean of probabilities stays finite
 
@@ -121,14 +119,12 @@ def choose(measured: Measured, passes: int, seed: int) -> Choice:
             f"network was not trained on."
         )
     final = {key: by_passes[max(by_passes)] for key, by_passes in measured.scores.items()}
-    losses = {key: _cross_fitted(scores, labels) for key, scores in final.items()}  # (N,) each
+    losses = {key: cross_fitted_losses(scores, labels) for key, scores in final.items()}  # (N,) each
     best = min(losses.values(), key=lambda loss: float(loss.mean()))
     candidates = {}
     for (strength, combine), loss in losses.items():
         wrong = rank(final[strength, combine])[:, 0] != labels
-        temperatures = {
-            m: fit_temperature(s, labels, spread=SPREAD) for m, s in measured.scores[strength, combine].items()
-        }
+        temperatures = {m: fit_moderate_temperature(s, labels) for m, s in measured.scores[strength, combine].items()}
         candidates[strength, combine] = Candidate(
             strength,
             combine,
@@ -179,17 +175,6 @@ def _prefixes(passes: int) -> tuple[int, ...]:
 def _log_scores(scores: Scores, combine: Combine) -> Tensor:
     """Return the values whose softmax, after a temperature, are the probabilities of decisions, (N, K)."""
     return COMBINATIONS[combine].select(scores.log_mean, scores.probability_mean.clamp(min=SMALLEST).log())
-
-
-def _cross_fitted(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the negative log-likelihood of each image, (N,), with the temperature of the other folds."""
-    fold = torch.arange(len(labels)) % FOLDS
-    losses = torch.empty(len(labels), dtype=torch.float64)
-    for k in range(FOLDS):
-        inside = fold == k
-        temperature = fit_temperature(scores[~inside], labels[~inside], spread=SPREAD)
-        losses[inside] = negative_log_likelihood(with_temperature(scores[inside], temperature), labels[inside])
-    return losses
 
 
 def _mean_and_error(values: Tensor) -> tuple[float, float]:
