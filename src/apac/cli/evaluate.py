@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from apac.cli.errors import handle_errors, print_error
-from apac.cli.options import Error, Limit, RunFolder, Seed, certified, numbers_of_passes
+from apac.cli.options import (
+    Error,
+    Limit,
+    PaperRule,
+    RunFolder,
+    Seed,
+    certified,
+    load_run,
+    mention_choice,
+    numbers_of_passes,
+)
 from apac.cli.terminal import print_table, show_progress
 from apac.errors import InputError
 
@@ -61,6 +71,7 @@ def evaluate(
         str | None,
         typer.Option(help="Unreadable image files: refuse or skip.", show_default="as in training"),
     ] = None,
+    paper_rule: PaperRule = False,
     seed: Seed = 0,
 ) -> None:
     """Evaluate on test images, plain and by APAC: error by product and by sum, top-2 error, errors by class.
@@ -80,8 +91,6 @@ def evaluate(
     The classes of --data are matched by name, and some may be missing. If the folder has the subfolders train and test,
     its test part is evaluated, otherwise all of its images.
     """
-    from apac.runs.run import load
-
     if on_unreadable not in (None, "refuse", "skip"):
         raise InputError(f"--on-unreadable must be refuse or skip, got {on_unreadable!r}.")
     if against is not None and against < 1:
@@ -90,11 +99,11 @@ def evaluate(
     if rule == "fixed":
         _refuse({"--error": error, "--limit": limit, "--against": against}, "--rule certified")
         numbers = numbers_of_passes("1,4,16,64,256" if passes is None else passes)
-        _fixed(files, load(run), numbers, seed)
+        _fixed(files, load_run(run, paper_rule=paper_rule), numbers, seed)
     elif rule == "certified":
         _refuse({"--passes": passes}, "--rule fixed")
         certified_rule = certified(error, limit)
-        _certified(files, load(run), certified_rule, against, seed)
+        _certified(files, load_run(run, paper_rule=paper_rule), certified_rule, against, seed)
     else:
         raise InputError(f"--rule must be fixed or certified, got {rule!r}.")
 
@@ -145,12 +154,12 @@ def _fixed(files: _Files, run: Run, passes: tuple[int, ...], seed: int) -> None:
         classifier = run.classifier(seed=seed)
         result = measure(classifier, tested.images, tested.labels, passes, cache=scores, progress=progress)
     predictions = Predictions(run.classes, tested.labels, result.plain_labels, result.labels, tested.files)
-    _mention_moved(run, tested)
+    _mention_data_and_choice(run, tested)
     print_table(tables.error_against_m(result))
     print_table(tables.by_class(predictions))
     if passes:
         print(tables.changes(result))
-    payload = result.to_json() | _described(tested) | predictions.to_json()
+    payload = result.to_json() | _described(run, tested) | predictions.to_json()
     if files.keep(folder / "evaluation.json", payload):
         return
     _write(
@@ -185,10 +194,10 @@ def _certified(files: _Files, run: Run, rule: Certified, against: int | None, se
         result = evaluate_certified(classifier, images, labels, progress=progress)
     plain = int((plain_labels != labels).sum()) / len(labels)
     predictions = Predictions(run.classes, labels, plain_labels, result.decision.labels, tested.files)
-    _mention_moved(run, tested)
+    _mention_data_and_choice(run, tested)
     print_table(tables.certified(result, plain))
     print_table(tables.by_class(predictions))
-    payload = result.to_json() | {"plain": plain} | _described(tested) | predictions.to_json()
+    payload = result.to_json() | {"plain": plain} | _described(run, tested) | predictions.to_json()
     path = folder / "certified.json"
     kept = files.keep(path, payload | ({} if against is None else {"against": {"passes": against}}))
     if not kept:
@@ -241,18 +250,23 @@ def _write(folder: Path, contents: Mapping[str, str], figure: str, draw: Callabl
     print(f"wrote {', '.join(map(str, written))}")
 
 
-def _described(tested: LabeledImages) -> dict[str, Any]:
-    return {"data": tested.data, "own": tested.own}
+def _described(run: Run, tested: LabeledImages) -> dict[str, Any]:
+    strength = 1.0 if run.choice is None else run.choice.strength
+    return {"data": tested.data, "own": tested.own, "strength": strength}
 
 
-def _mention_moved(run: Run, tested: LabeledImages) -> None:
+def _mention_data_and_choice(run: Run, tested: LabeledImages) -> None:
     if tested.own and tested.data != run.data:
         print(f"{tested.data} holds the images of the training; the files that it held out are evaluated.")
+    mention_choice(run)
 
 
 def _mention_no_deformation(run: Run) -> bool:
     from apac.deform.compose import Compose
 
+    if run.choice is not None and not run.choice.strength:
+        print("The plain prediction was tuned to be the better choice for this network; --paper-rule evaluates APAC.")
+        return True
     if run.deformation != Compose():
         return False
     print("This network was trained without deformation, so APAC equals the plain prediction.")

@@ -81,7 +81,7 @@ def _corrected(result: Result) -> dict[str, Picture]:
     """Draw two corrected images: the one with the largest margin, and the closest miss of the plain prediction."""
     dataset, run, evaluation = result.dataset, result.run, result.evaluation
     labels, classes = dataset.test_labels, dataset.classes
-    classifier = run.classifier(seed=run.config.seed)
+    classifier = run.classifier(seed=run.config.seed, paper_rule=True)
     inputs = run.normalize(dataset.test_images)
     assert evaluation.scores is not None
     means = evaluation.scores.log_mean
