@@ -142,6 +142,8 @@ def test_a_deformation_of_ones_own_needs_the_method_scaled():
     for u in (Brightness(), apac.Compose(apac.Flip(), Brightness())):
         with pytest.raises(apac.InputError, match=r"Brightness has no strength; override Brightness\.scaled"):
             u.scaled(0.5)
+        with pytest.raises(apac.InputError, match="Brightness has no strength"):
+            u.scaled(1)
     assert apac.Compose(apac.Flip(), Tunable(0.2)).scaled(0.5) == apac.Compose(apac.Flip(0.25), Tunable(0.1))
 
 
