@@ -107,8 +107,8 @@ class PassRunner:
         fits = _fitting_cache(images)
         if self.deformation.thread_safe or images.device.type != "cpu":
             return max(self.device_batch, min(PART * self.device_batch, fits))
-        # A call of another library costs as much as hundreds of small images, and writes copies of all of them.
-        return max(1, fits // 2)
+        # A call of another library costs as much as hundreds of small images: as many as fit, in equal parts.
+        return -(-len(images) // -(-len(images) // max(1, fits)))
 
     def _sample_shared(self, images: Tensor, numbers: range) -> list[Any]:
         """Sample the parameters of passes for each set. The sets use the same random numbers."""
