@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from apac.classify.decision import Decision as Decision
     from apac.classify.rules.base import Rule as Rule
     from apac.classify.rules.certified import Certified as Certified
+    from apac.classify.rules.exhaustive import Exhaustive as Exhaustive
     from apac.classify.rules.fixed import FixedPasses as FixedPasses
     from apac.classify.scores import Scores as Scores
     from apac.data.base import Dataset as Dataset
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from apac.deform import Jitter as Jitter
     from apac.deform import PerClass as PerClass
     from apac.deform import ScaleShift as ScaleShift
+    from apac.deform import Shift as Shift
     from apac.deform import Thickness as Thickness
     from apac.deform import TimeShift as TimeShift
     from apac.deform import TimeWarp as TimeWarp
@@ -61,6 +63,7 @@ _HOMES = {
     "Deformation": "apac.deform",
     "DeformationLayer": "apac.deform",
     "Elastic": "apac.deform",
+    "Exhaustive": "apac.classify.rules.exhaustive",
     "FeatureDropout": "apac.deform",
     "FixedPasses": "apac.classify.rules.fixed",
     "Flip": "apac.deform",
@@ -72,6 +75,7 @@ _HOMES = {
     "Run": "apac.runs.run",
     "ScaleShift": "apac.deform",
     "Scores": "apac.classify.scores",
+    "Shift": "apac.deform",
     "StorageError": "apac.errors",
     "Thickness": "apac.deform",
     "TimeShift": "apac.deform",

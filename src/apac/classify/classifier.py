@@ -14,6 +14,7 @@ from apac.classify.network_outputs import Outputs
 from apac.classify.passes import PassRunner
 from apac.classify.rules.base import Rule
 from apac.classify.rules.certified import Certified
+from apac.classify.rules.exhaustive import Exhaustive
 from apac.classify.scheduler import PassScheduler
 from apac.classify.scores import Scores, sum_passes
 from apac.deform.base import Deformation
@@ -82,7 +83,9 @@ class Classifier:
             decision = Decision.empty(self.plain(images).shape[1], self.combine)
         else:
             with self._runner.running() as runner:
-                decision = PassScheduler(runner, self.rule, images, self.combine, progress).decide()
+                decision = PassScheduler(runner, self._rule_of(images), images, self.combine, progress).decide()
+            if isinstance(self.rule, Exhaustive):
+                decision = decision.without_errors()
         return replace(decision, temperature=self.temperature)
 
     def score(self, images: Tensor, start: int, stop: int, *, progress: Progress = no_progress) -> Scores:
@@ -90,6 +93,8 @@ class Classifier:
         self._validate_images(images)
         if not 0 <= start < stop:
             raise InputError(f"start and stop must satisfy 0 <= start < stop, got {start} and {stop}.")
+        if isinstance(self.rule, Exhaustive) and stop > (values := self._rule_of(images).limit):
+            raise InputError(f"stop must be at most {values}, the number of values of {self.deformation}, got {stop}.")
         if not len(images):
             return replace(Scores.zero(0, self.plain(images).shape[1]), passes=stop - start)
         scores: Scores | None = None
@@ -120,7 +125,22 @@ class Classifier:
 
     @property
     def _runner(self) -> PassRunner:
-        return PassRunner(self.network, self.deformation, self.seed, self.independent, self.device_batch, self.outputs)
+        return PassRunner(
+            self.network,
+            self.deformation,
+            self.seed,
+            self.independent,
+            self.device_batch,
+            self.outputs,
+            all_values=isinstance(self.rule, Exhaustive),
+        )
+
+    def _rule_of(self, images: Tensor) -> Rule:
+        """Return the rule for these images: how many passes `Exhaustive` takes depends on the deformation."""
+        if not isinstance(self.rule, Exhaustive):
+            return self.rule
+        _, channels, height, width = images.shape
+        return self.rule.of(self.deformation, (channels, height, width))
 
     def _validate_images(self, images: Tensor) -> None:
         is_tensor = isinstance(images, Tensor)

@@ -100,6 +100,13 @@ class Deformation(ABC):
         """
         return images
 
+    def values(self, image_shape: tuple[int, int, int]) -> Any | None:
+        """Return all values of the parameters, one row each, if they are finitely many and equally likely.
+
+        `Exhaustive` averages over them. The default, None, is right for every continuous distribution.
+        """
+        return None
+
     def scaled(self, strength: float) -> Deformation:
         """Return the deformation with another strength: 0 is the identity, 1 is the deformation itself.
 

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation, size_factor
+from apac.deform.cpu import as_arrays
 from apac.deform.noise import uniform_noise
 from apac.deform.warp import Flow, Padding, warp
 from apac.errors import InputError
 from apac.validation import validate_number, validate_padding, validate_positive, validate_reference_size
 
+SMALL_PRODUCT = 1 << 17  # multiplications; for fewer, numpy wakes no threads, which takes longer than the product
 TRUNCATE = 4.0  # the Gaussian filter ends at this many standard deviations, as in scipy.ndimage
 
 
@@ -73,7 +75,9 @@ class Elastic(Deformation):
             )
         factor = size_factor(self.reference_size, image_size)
         rows, columns = _filters(image_size, self.sigma * factor, self.alpha * factor**2, noise.dtype, noise.device)
-        return Flow(displacement=rows @ noise @ columns)
+        if height * width * max(height, width) <= SMALL_PRODUCT:
+            rows, noise, columns = as_arrays(rows, noise, columns)
+        return Flow(displacement=torch.as_tensor(rows @ (noise @ columns)))
 
 
 @lru_cache(maxsize=16)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation
+from apac.deform.cpu import as_arrays
 from apac.deform.warp import Flow, warp
 from apac.validation import validate_number
 
@@ -48,11 +49,16 @@ class Flip(Deformation):
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> FlipParameters:
         return FlipParameters(torch.rand(n, generator=generator, device=generator.device) < self.probability)
 
+    def values(self, image_shape: tuple[int, int, int]) -> FlipParameters | None:
+        sides = {0.0: [False], 0.5: [False, True], 1.0: [True]}.get(self.probability)
+        return None if sides is None else FlipParameters(torch.tensor(sides))
+
     def apply(self, images: Tensor, parameters: FlipParameters) -> Tensor:
         return warp(images, [self], [parameters])
 
     def flow(self, parameters: FlipParameters, image_size: tuple[int, int]) -> Flow:
-        return Flow(matrix=_matrices(parameters.flipped.device)[parameters.flipped.long()])
+        matrices, flipped = as_arrays(_matrices(parameters.flipped.device), parameters.flipped)
+        return Flow(matrix=torch.as_tensor(matrices[flipped + 0]))  # as integers, 0 or 1
 
 
 @lru_cache(maxsize=8)
