@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation, prepare
-from apac.errors import InputError
 from apac.validation import validate_integer
 
 
@@ -52,11 +51,6 @@ class Shift(Deformation):
     def apply(self, images: Tensor, parameters: ShiftParameters) -> Tensor:
         parameters = prepare(images, parameters)
         height, width = images.shape[2:]
-        if self.max_shift >= min(height, width):
-            raise InputError(
-                f"max_shift must be less than the {min(height, width)} pixels of the shorter side, got "
-                f"{self.max_shift}."
-            )
         rows = _reflected(torch.arange(height, device=images.device) - parameters.shift[:, 1:], height)  # (n, H)
         columns = _reflected(torch.arange(width, device=images.device) - parameters.shift[:, :1], width)  # (n, W)
         if len(rows) == 1:
@@ -67,5 +61,7 @@ class Shift(Deformation):
 
 
 def _reflected(index: Tensor, length: int) -> Tensor:
-    """Map indices outside 0 … length - 1 back inside: -1 to 1, and length to length - 2."""
-    return length - 1 - (length - 1 - index.abs()).abs()
+    """Map indices outside 0 … length - 1 back inside, as if between two mirrors: -1 to 1, and length to length - 2."""
+    period = max(1, 2 * (length - 1))
+    index = index.remainder(period)
+    return torch.minimum(index, period - index)
