@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 from torch import Tensor
 
@@ -87,6 +88,28 @@ class Classifier:
             if isinstance(self.rule, Exhaustive):
                 decision = decision.without_errors()
         return replace(decision, temperature=self.temperature)
+
+    def stream(self, batches: Iterable[Any]) -> Iterator[Decision]:
+        """Decide one batch after the other, of any iterable: a DataLoader, a generator, a list.
+
+        A batch is images (N, C, H, W), or a tuple or list that begins with them, such as (images, labels). The
+        decisions are those of `decide` for all images at once. No more than one batch is in memory at a time.
+
+        >>> import apac, torch
+        >>> classifier = apac.Classifier(lambda images: images.flatten(1), apac.Flip(), apac.FixedPasses(4))
+        >>> [len(decision.labels) for decision in classifier.stream(torch.rand(5, 1, 1, 2).split(2))]
+        [2, 2, 1]
+        """
+        classifier, passes = self, 0
+        for batch in batches:
+            images = batch[0] if isinstance(batch, tuple | list) and batch else batch
+            decision = classifier.decide(images)
+            yield decision
+            if classifier is self and len(images):
+                # As many passes again are likely to follow, and `decide` would prepare the network for every batch.
+                passes += int(decision.passes.sum())
+                classifier = self.prepared(images, 2 * passes // len(images))
+                classifier = self if classifier.network is self.network else classifier
 
     def score(self, images: Tensor, start: int, stop: int, *, progress: Progress = no_progress) -> Scores:
         """Return the scores of passes start … stop - 1, which merge with those of other passes of the same images."""
