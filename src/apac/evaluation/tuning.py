@@ -110,8 +110,8 @@ def pool(parts: Sequence[Measured]) -> Measured:
     return Measured(torch.cat([part.labels for part in parts]), scores, parts[0].notes)
 
 
-def choose(measured: Measured, passes: int, seed: int) -> Choice:
-    """Choose the candidate closest to the paper's rule of those within one standard error of the best."""
+def choose(measured: Measured, passes: int, seed: int, *, tolerance: float = 1.0) -> Choice:
+    """Choose the candidate closest to the paper's rule of those within `tolerance` standard errors of the best."""
     labels = measured.labels
     if len(labels) < MIN_IMAGES:
         raise InputError(
@@ -134,7 +134,8 @@ def choose(measured: Measured, passes: int, seed: int) -> Choice:
             tuple(sorted(temperatures.items())),
         )
     chosen = min(
-        (c for c in candidates.values() if c.above_best <= c.above_best_error + ROUNDING), key=_distance_from_paper
+        (c for c in candidates.values() if c.above_best <= tolerance * c.above_best_error + ROUNDING),
+        key=_distance_from_paper,
     )
     plain = losses[0.0, "product"]
     return Choice(
