@@ -98,6 +98,7 @@ def test_the_public_names():
         "ApacClassifier",
         "ApacError",
         "Certified",
+        "Choice",
         "Classifier",
         "Color",
         "Compose",
@@ -132,6 +133,7 @@ def test_the_public_names():
         "load",
         "presets",
         "train",
+        "tune",
     ]
     for name in apac.__all__:
         assert getattr(apac, name) is not None

@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import apac
 from apac.adapters.estimator_fit import TrainingData, _stratified_folds
-from estimators import EXPECTED_FAILURES, ROUNDING, quick
+from estimators import ROUNDING, quick
 
 # As cheap as it can be: the checks are about the interface.
 CHEAP = apac.ApacClassifier(tune=True, epochs=3, hidden_layer_sizes=(16,), rule=apac.FixedPasses(1))
@@ -28,7 +28,7 @@ def blobs() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([CHEAP], expected_failed_checks=lambda estimator: EXPECTED_FAILURES)
+@parametrize_with_checks([CHEAP], legacy=False)
 def test_scikit_learns_own_checks_pass(estimator, check):
     check(estimator)
 
