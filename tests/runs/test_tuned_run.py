@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -76,7 +77,15 @@ def test_a_damaged_choice_or_one_of_another_run_is_refused(copy):
     deformation = apac.load(copy).deformation
     path = write_choice(copy, CHOICE, deformation)
     payload = json.loads(path.read_text())
-    for damaged in ({}, {**payload, "choice": {}}, {**payload, "choice": {**payload["choice"], "strength": 9}}, []):
+    unknown = {**payload["choice"], "strength": 9}
+    cases: list[Any] = [
+        {},
+        {**payload, "choice": {}},
+        {**payload, "choice": unknown},
+        {**payload, "deformation": 1},
+        [],
+    ]
+    for damaged in cases:
         path.write_text(json.dumps(damaged))
         with pytest.raises(apac.StorageError, match=r"tuning\.json is damaged; tune the run again, or remove the file"):
             apac.load(copy)
