@@ -98,6 +98,7 @@ def test_the_public_names():
         "ApacClassifier",
         "ApacError",
         "Certified",
+        "Choice",
         "Classifier",
         "Color",
         "Compose",
@@ -134,6 +135,7 @@ def test_the_public_names():
         "load",
         "presets",
         "train",
+        "tune",
     ]
     for name in apac.__all__:
         assert getattr(apac, name) is not None

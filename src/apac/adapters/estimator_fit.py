@@ -97,7 +97,8 @@ class Training:
     def tune(self, data: TrainingData) -> Choice:
         """Choose how to decide, by cross-validation: each sample is measured by a network that was not trained on it.
 
-        Every sample counts once, whatever its weight.
+        Every sample counts once, whatever its weight. As in scikit-learn's searches, the best candidate is chosen:
+        a standard error of small data sets would allow almost any.
         """
         if len(data.array) < MIN_IMAGES:
             raise InputError(f"{len(data.array)} samples are too few for tune=True; it needs at least {MIN_IMAGES}.")
@@ -108,7 +109,7 @@ class Training:
             trained, held_out = self.run(data.select(fold != k)), data.select(fold == k)
             samples = trained.to_samples(held_out.array)
             parts.append(measure(trained.classifier, samples, held_out.labels, passes=passes))
-        return choose(pool(parts), passes, self.config.seed)
+        return choose(pool(parts), passes, self.config.seed, tolerance=0)
 
 
 def _stratified_folds(labels: Tensor, seed: int) -> NDArray[np.int64]:

@@ -130,6 +130,6 @@ class Choice:
             for item in payload["candidates"]
         )
         choice = Choice(**{**payload, "candidates": candidates, "notes": tuple(payload["notes"])})
-        if not candidates or choice.chosen.strength != choice.strength:
+        if choice.strength not in {candidate.strength for candidate in candidates}:
             raise InputError("the candidates of a choice must include the chosen one.")
         return choice

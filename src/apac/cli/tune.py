@@ -39,6 +39,7 @@ def tune(
     ignores it, and removing tuning.json forgets it. For a network that is shipped with the package, RUN is its name,
     and a folder of that name holds the choice.
     """
+    from apac.classify.rules.fixed import FixedPasses
     from apac.evaluation.tuning import tune as choose
     from apac.reporting.tuning import candidates
     from apac.runs.labeled_images import images_held_out
@@ -46,11 +47,12 @@ def tune(
     from apac.runs.storage import write_bytes
     from apac.runs.tuning_file import write_choice
 
+    rule = FixedPasses(passes)
     loaded = load(run)
     with show_progress() as progress:
         held_out = images_held_out(loaded, data=data, progress=progress)
-        classifier = loaded.classifier(seed=seed, paper_rule=True)
-        choice = choose(classifier, held_out.images, held_out.labels, passes=passes, progress=progress)
+        classifier = loaded.classifier(rule, seed=seed, paper_rule=True)
+        choice = choose(classifier, held_out.images, held_out.labels, progress=progress)
     print_table(candidates(choice))
     for sentence in (choice.advice, *choice.notes):
         print(sentence)

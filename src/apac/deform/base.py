@@ -111,8 +111,8 @@ class Deformation(ABC):
         """Return the deformation with another strength: 0 is the identity, 1 is the deformation itself.
 
         Widths, amplitudes and probabilities are multiplied by the strength, so that the same generator gives similar
-        parameters, only smaller. A strength above 1 exaggerates; probabilities end at their maximum. What is scaled is
-        said at each kind. Preprocessing stays as it is.
+        parameters, only smaller. A strength above 1 exaggerates; probabilities end at their maximum. The docstring of
+        each kind tells what is scaled. Preprocessing stays as it is.
 
         To make a deformation of your own tunable, override this method, for example by
         `return dataclasses.replace(self, std=strength * self.std)`.

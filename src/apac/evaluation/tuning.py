@@ -16,6 +16,7 @@ from apac.classify.rules.fixed import FixedPasses
 from apac.classify.scores import Scores, rank
 from apac.deform.base import Deformation, validate_strength
 from apac.errors import InputError
+from apac.evaluation.calibration import negative_log_likelihood, with_temperature
 from apac.evaluation.few_images import FOLDS, cross_fitted_losses, fit_moderate_temperature
 from apac.evaluation.labels import validate_classes, validate_labels
 from apac.progress import Progress, no_progress
@@ -53,8 +54,9 @@ def tune(
     Candidates are the plain prediction, and for each of the `strengths` the product and the sum. All of them use the
     same random numbers. Their negative log-likelihood is compared after a temperature, which for each fifth of the
     images is fitted on the others. The choice is the candidate closest to the paper's rule (strength 1, product) of
-    those that are within one standard error of the best. `passes` defaults to the M of `FixedPasses`, and to 64 for
-    other rules.
+    those that are within one standard error of the best. Its probabilities have the temperature that is fitted on all
+    images, for each M, or 1 if that is within one standard error too. `passes` defaults to the M of `FixedPasses`, and
+    to 64 for other rules.
 
     Never pass the images of the final test: the result would be too good. The classifier's deformation is that of
     the training, at strength 1; `Choice.apply` returns the classifier that decides by the choice.
@@ -110,8 +112,8 @@ def pool(parts: Sequence[Measured]) -> Measured:
     return Measured(torch.cat([part.labels for part in parts]), scores, parts[0].notes)
 
 
-def choose(measured: Measured, passes: int, seed: int) -> Choice:
-    """Choose the candidate closest to the paper's rule of those within one standard error of the best."""
+def choose(measured: Measured, passes: int, seed: int, *, tolerance: float = 1.0) -> Choice:
+    """Choose the candidate closest to the paper's rule of those within `tolerance` standard errors of the best."""
     labels = measured.labels
     if len(labels) < MIN_IMAGES:
         raise InputError(
@@ -124,7 +126,7 @@ def choose(measured: Measured, passes: int, seed: int) -> Choice:
     candidates = {}
     for (strength, combine), loss in losses.items():
         wrong = rank(final[strength, combine])[:, 0] != labels
-        temperatures = {m: fit_moderate_temperature(s, labels) for m, s in measured.scores[strength, combine].items()}
+        temperatures = {m: _temperature(s, labels, tolerance) for m, s in measured.scores[strength, combine].items()}
         candidates[strength, combine] = Candidate(
             strength,
             combine,
@@ -134,7 +136,8 @@ def choose(measured: Measured, passes: int, seed: int) -> Choice:
             tuple(sorted(temperatures.items())),
         )
     chosen = min(
-        (c for c in candidates.values() if c.above_best <= c.above_best_error + ROUNDING), key=_distance_from_paper
+        (c for c in candidates.values() if c.above_best <= tolerance * c.above_best_error + ROUNDING),
+        key=_distance_from_paper,
     )
     plain = losses[0.0, "product"]
     return Choice(
@@ -175,6 +178,13 @@ def _prefixes(passes: int) -> tuple[int, ...]:
 def _log_scores(scores: Scores, combine: Combine) -> Tensor:
     """Return the values whose softmax, after a temperature, are the probabilities of decisions, (N, K)."""
     return COMBINATIONS[combine].select(scores.log_mean, scores.probability_mean.clamp(min=SMALLEST).log())
+
+
+def _temperature(scores: Tensor, labels: Tensor, tolerance: float) -> float:
+    """Return the fitted temperature, or 1 if that is within `tolerance` standard errors of it on other images."""
+    untouched = negative_log_likelihood(with_temperature(scores, 1.0), labels)
+    gain, error = _mean_and_error(untouched - cross_fitted_losses(scores, labels))
+    return fit_moderate_temperature(scores, labels) if gain > tolerance * error + ROUNDING else 1.0
 
 
 def _mean_and_error(values: Tensor) -> tuple[float, float]:

@@ -41,7 +41,7 @@ class Run:
 
     >>> import apac
     >>> apac.load("mnist-cnn")
-    Run(mnist-cnn on mnist, 10 classes, 350 epochs, validation error 0.40%)
+    Run(mnist-cnn on mnist, 10 classes, 350 epochs, validation error 0.40%, tuned: strength 1, product)
     """
 
     network_name: str | None  # a name, "timm:NAME" or an import path; None for a module

@@ -27,9 +27,9 @@ def read_choice(folder: Path, deformation: Deformation) -> Choice | None:
         return None
     payload = read_json(path, REMEDY)
     try:
-        tuned, choice = payload["deformation"], Choice.from_json(payload["choice"])
+        tuned, choice = Deformation.from_json(payload["deformation"]), Choice.from_json(payload["choice"])
     except (InputError, KeyError, TypeError, ValueError) as error:
         raise StorageError(f"{path} is damaged; {REMEDY}.") from error
-    if tuned != deformation.to_json():
+    if tuned != deformation:
         raise InputError(f"{path} belongs to a run with another deformation; {REMEDY}.")
     return choice
