@@ -35,12 +35,12 @@ def test_scikit_learns_own_checks_pass(estimator, check):
 
 def test_the_decision_follows_the_choice_of_the_cross_validation(blobs):
     X, y = blobs
-    classifier = quick(tune=True, epochs=20).fit(X, y)
+    classifier = quick(tune=True, epochs=10).fit(X, y)
     choice = classifier.choice_
     assert (choice.images, choice.passes) == (120, 8)
     assert [candidate.strength for candidate in choice.candidates[::2]] == [0, 0.25, 0.5, 0.75, 1, 1.25]
     assert (classifier.strength_, classifier.temperature_) == (choice.strength, classifier.classifier_.temperature)
-    untuned = quick(epochs=20).fit(X, y)
+    untuned = quick(epochs=10).fit(X, y)
     assert (untuned.choice_, untuned.strength_, untuned.temperature_) == (None, 1, 1)
     expected = choice.apply(untuned.classifier_).decide(untuned._validate_samples(X)).probabilities.numpy()
     np.testing.assert_allclose(classifier.predict_proba(X), expected, atol=ROUNDING)
@@ -50,11 +50,11 @@ def test_the_decision_follows_the_choice_of_the_cross_validation(blobs):
     assert clone(classifier).get_params()["tune"] is True
 
 
-def test_probabilities_of_an_overconfident_network_become_better(blobs):
-    X, y = make_blobs(400, centers=3, n_features=4, cluster_std=4.0, random_state=1)
-    options = {"epochs": 60, "deformation": apac.Jitter(0.01), "learning_rate": 0.1, "weight_decay": 0.0}
-    tuned, untuned = (quick(tune=tune, **options).fit(X[:200], y[:200]) for tune in (True, False))
-    losses = [log_loss(y[200:], classifier.predict_proba(X[200:])) for classifier in (tuned, untuned)]
+def test_probabilities_of_an_overconfident_network_become_better():
+    X, y = make_blobs(300, centers=3, n_features=4, cluster_std=4.0, random_state=1)
+    options = {"epochs": 30, "deformation": apac.Jitter(0.01), "learning_rate": 0.1, "weight_decay": 0.0}
+    tuned, untuned = (quick(tune=tune, **options).fit(X[:100], y[:100]) for tune in (True, False))
+    losses = [log_loss(y[100:], classifier.predict_proba(X[100:])) for classifier in (tuned, untuned)]
     assert tuned.temperature_ > 1.2
     assert losses[0] < losses[1]
 

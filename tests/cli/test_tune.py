@@ -18,7 +18,7 @@ from commands import refusal, succeed
 @pytest.fixture
 def tunable(few: Dataset, tmp_path: Path) -> Path:
     """A run that held out 120 of 400 images."""
-    options = ("--epochs", 2, "--batch-size", 40, "--validation-fraction", 0.3)
+    options = ("--epochs", 1, "--batch-size", 80, "--validation-fraction", 0.3)
     succeed("train", "--out", tmp_path / "tunable", *options)
     return tmp_path / "tunable"
 
@@ -88,7 +88,9 @@ def test_the_choice_can_be_written_elsewhere_and_goes_with_the_training(tunable,
 
 
 def test_tune_refuses_in_one_sentence_what_it_cannot_do(run, tmp_path, few):
-    assert "mnist-5k has changed since this run was trained on it" in refusal("tune", run)  # only a part of it
+    sentence = refusal("tune", run)  # the data are only a part of it
+    assert "mnist-5k has changed since this run was trained on it" in sentence
+    assert "tune it from Python with apac.tune" in sentence
     succeed("train", "--out", tmp_path / "none", "--epochs", 1, "--validation-fraction", 0)
     sentence = refusal("tune", tmp_path / "none")
     assert "held out no training images (--validation-fraction 0); train it again with --validation-fraction 0.1" in (

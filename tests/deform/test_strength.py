@@ -37,7 +37,7 @@ def test_strength_zero_changes_no_bit_and_strength_one_is_the_deformation_itself
     assert u.scaled(0).scaled(0.7) == u.scaled(0)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.sampled_from(EVERY), strengths)
 def test_a_scaled_deformation_is_a_deformation_that_a_run_can_store(u, strength):
     scaled = u.scaled(strength)
@@ -47,7 +47,7 @@ def test_a_scaled_deformation_is_a_deformation_that_a_run_can_store(u, strength)
     assert deformed(scaled, torch.rand(2, *SHAPE)).isfinite().all()
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.sampled_from(EVERY), strengths)
 def test_every_strength_uses_the_same_random_numbers(u, strength):
     states = []
@@ -58,7 +58,7 @@ def test_every_strength_uses_the_same_random_numbers(u, strength):
     assert torch.equal(*states)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.sampled_from([u for u in KINDS if isinstance(u, Geometric)]), strengths, strengths)
 def test_pixels_move_less_with_less_strength(u, one, other):
     """In the plane of the image; a flip moves pixels all the way or not at all."""

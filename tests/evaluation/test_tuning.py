@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,9 @@ def overfitted(images: Tensor) -> Tensor:
     return smooth(images + 1.5 * torch.sin(25 * images))
 
 
+@cache
 def tuned(network: Any, std: float, noise: float, **options: Any) -> Choice:
+    """Tune once for all tests that ask for the same."""
     classifier = apac.Classifier(network, apac.Jitter(std), apac.FixedPasses(options.pop("passes", 16)))
     return apac.tune(classifier, *samples(noise), **options)
 
@@ -90,7 +93,11 @@ def test_the_candidates_are_plain_and_each_strength_by_product_and_by_sum():
     expected = [(0, "product"), *((s / 4, c) for s in range(1, 6) for c in ("product", "sum"))]
     assert [(candidate.strength, candidate.combine) for candidate in choice.candidates] == expected
     assert [m for m, _ in tuned(smooth, 0.1, 0.5, passes=40).candidates[-1].temperatures] == [1, 4, 16, 40]
-    assert [c.strength for c in tuned(smooth, 0.1, 0.5, strengths=[1]).candidates] == [0, 1, 1]  # plain is the baseline
+    assert [c.strength for c in tuned(smooth, 0.1, 0.5, strengths=(1,)).candidates] == [
+        0,
+        1,
+        1,
+    ]  # plain is the baseline
 
 
 def test_plain_prediction_is_chosen_where_every_deformation_hurts():
