@@ -84,6 +84,7 @@ def test_all_writes_every_row_and_the_papers_table_and_resuming_repeats_nothing(
     for name, recipe in rows.items():
         config = replace(recipe.config, epochs=2, batch_size=400)
         short = replace(recipe, name=f"mnist-{name}", config=config, passes=(1, 4), certified=(), baseline_epochs=0.5)
+        short = replace(short, showcase=None)
         monkeypatch.setitem(recipes.RECIPES, f"mnist-{name}", short)
     monkeypatch.setattr(recipes, "TABLE", ("mnist-cnn", "mnist-mlp"))
     monkeypatch.setattr("apac.paper.table2.NAMES", {"mnist-5k": "MNIST"})

@@ -25,9 +25,10 @@ class Decision:
     `stopped` is the reason why an image got no more passes:
 
     - "fixed": it got the requested number;
-    - "certified": its label is certain up to the error of the rule;
+    - "certified": its label is settled, that is, more passes would not change it, up to the error of the rule. That
+      says nothing about whether it is right;
     - "exhaustive": it got one pass for each value of the deformation;
-    - "limit": it is not certain, and the rule allows no more passes or more passes cannot help;
+    - "limit": it is not settled, and the rule allows no more passes or more passes cannot help;
     - "nan": the network returned NaN or an infinite logit. The label is -1, and the scores are those of the passes
       before the rule's last update.
 

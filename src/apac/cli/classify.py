@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -46,7 +47,7 @@ def classify(
     paper_rule: PaperRule = False,
     seed: Seed = 0,
 ) -> None:
-    """Classify image files by APAC, with as many passes as a certified decision needs.
+    """Classify image files by APAC, with as many passes as each answer needs to be settled.
 
     Example:  apac classify runs/cnn digit.png
 
@@ -57,9 +58,13 @@ def classify(
     A folder stands for the image files in it and in its subfolders. Images are resized, centered and inverted to match
     the training data, and the output lists the conversions. The probability of a class is the normalized geometric mean
     of its probabilities in all passes, or with --combine sum their mean.
+
+    Settled means that more passes would not change the answer, not that it is right. If the run was evaluated on test
+    images (apac evaluate RUN), the output says how often answers with such a probability were right.
     """
     from apac.classify.rules.base import Rule
     from apac.classify.rules.fixed import FixedPasses
+    from apac.evaluation.reliability import find_reliability
     from apac.runs.storage import write_bytes
 
     if passes is not None and (error, limit) != (None, None):
@@ -74,15 +79,15 @@ def classify(
     if (error, limit) != (None, None):
         rule = certified(error, limit)
     with show_progress() as progress:
-        loaded = load_run(run, paper_rule=paper_rule)
-        classified = loaded.classify(
-            images, rule, seed=seed, combine=cast("Combine | None", combine), plain=plain, progress=progress
-        )
+        loaded, combined = load_run(run, paper_rule=paper_rule), cast("Combine | None", combine)
+        classified = loaded.classify(images, rule, seed=seed, combine=combined, plain=plain, progress=progress)
     for reason in classified.unreadable.values():
         print_error(reason)
     strength = 0.0 if plain else 1.0 if loaded.choice is None else loaded.choice.strength
     tuned = {"strength": strength, "temperature": classified.decision.temperature}
-    records = [record | tuned for record in decision_records(classified, plain=plain)]
+    classifier = replace(loaded.classifier(rule, combine=combined), temperature=classified.decision.temperature)
+    reliability = find_reliability(loaded.folder, classifier, plain=plain)
+    records = [record | tuned for record in decision_records(classified, plain=plain, reliability=reliability)]
     if as_json:
         print(json.dumps(records, indent=2))
     else:

@@ -49,7 +49,10 @@ Fit = Annotated[
 PaperRule = Annotated[
     bool, typer.Option("--paper-rule", help="Ignore what apac tune chose: strength 1, product, no temperature.")
 ]
-Error = Annotated[float | None, typer.Option(help="Probability of a false certification.", show_default="0.0001")]
+Error = Annotated[
+    float | None,
+    typer.Option(help="Probability of settling on an answer that more passes would change.", show_default="0.0001"),
+]
 Limit = Annotated[int | None, typer.Option(help="Maximum number of passes per image.", show_default="16384")]
 
 

@@ -25,7 +25,7 @@ PRETRAINED = Path(__file__).parent.parent / "pretrained"  # runs shipped with th
 # Of apac evaluate and apac tune; the results on other data are in EVALUATIONS.
 RESULTS = (
     *("evaluation.json", "evaluation.csv", "classes.csv", "confusion.csv", "confusion.png", "misclassified.csv"),
-    *("certified.json", "certified.csv", "passes.png"),
+    *("reliability.png", "risk.png", "certified.json", "certified.csv", "passes.png", "reliability.json"),
     *("tuning.json", "tuning.png"),
 )
 EVALUATIONS = "evaluations"
