@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +148,7 @@ def _fixed(files: _Files, run: Run, passes: tuple[int, ...], seed: int) -> None:
     from apac.cli.evaluate_output import print_fixed, write_fixed
     from apac.evaluation.by_class import Predictions
     from apac.evaluation.fixed import evaluate as measure
-    from apac.evaluation.reliability import store
+    from apac.evaluation.reliability import measure_each, store
     from apac.runs.folder import scores_path
 
     if _mention_no_deformation(run):
@@ -168,7 +168,7 @@ def _fixed(files: _Files, run: Run, passes: tuple[int, ...], seed: int) -> None:
     if not files.keep(folder / "evaluation.json", payload):
         write_fixed(folder, payload, result, predictions)
         if tested.own:
-            store(folder, result.reliability)
+            store(folder, measure_each(result.scored, tested.labels, classifier.deformation, _temperatures(run)))
 
 
 def _certified(files: _Files, run: Run, rule: Certified, against: int | None, seed: int) -> None:
@@ -232,6 +232,19 @@ def _held_out(run: Run, tested: LabeledImages, progress: Progress) -> tuple[Tens
     if len(apart.images) < MIN_HELD_OUT:
         return None
     return apart.images[:MAX_HELD_OUT], apart.labels[:MAX_HELD_OUT]
+
+
+def _temperatures(run: Run) -> Callable[[str, int], float]:
+    """Return the function from a rule and its passes to the temperature with which the run decides by it."""
+    from apac.classify.rules.fixed import FixedPasses
+
+    def temperature(rule: str, passes: int) -> float:
+        if run.choice is None:
+            return 1.0
+        candidate = run.choice.plain if rule == "plain" else run.choice.candidate(cast(Any, rule))
+        return candidate.temperature(FixedPasses(passes))
+
+    return temperature
 
 
 def _described(run: Run, tested: LabeledImages) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from apac.errors import InputError
 from apac.evaluation.calibration import negative_log_likelihood, with_temperature
 from apac.evaluation.few_images import FOLDS, cross_fitted_losses, fit_moderate_temperature
 from apac.evaluation.labels import validate_classes, validate_labels
+from apac.evaluation.measures import log_scores
 from apac.progress import Progress, no_progress
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
@@ -26,7 +27,6 @@ PASSES = 64
 MIN_IMAGES = 2 * FOLDS
 FEW_IMAGES = 200
 ROUNDING = 1e-4  # differences in the mean negative log-likelihood that the rounding of a processor may cause
-SMALLEST = 5e-324  # the smallest float64: the logarithm of a mean of probabilities stays finite
 
 Key = tuple[float, Combine]
 
@@ -99,7 +99,7 @@ def measure(
             part = candidate.score(images, start, stop, progress=report)
             total = part if total is None else total.merge(part)
             for combine in COMBINATIONS:
-                scores[strength, combine][stop] = _log_scores(total, combine)
+                scores[strength, combine][stop] = log_scores(combine, total.log_mean, total.probability_mean)
     return Measured(labels, scores, notes)
 
 
@@ -173,11 +173,6 @@ def _scaled(deformation: Deformation, strengths: Sequence[float]) -> tuple[dict[
 def _prefixes(passes: int) -> tuple[int, ...]:
     """Return the powers of 4 below the number of passes, and that number."""
     return (*(4**k for k in range(passes.bit_length()) if 4**k < passes), passes)
-
-
-def _log_scores(scores: Scores, combine: Combine) -> Tensor:
-    """Return the values whose softmax, after a temperature, are the probabilities of decisions, (N, K)."""
-    return COMBINATIONS[combine].select(scores.log_mean, scores.probability_mean.clamp(min=SMALLEST).log())
 
 
 def _temperature(scores: Tensor, labels: Tensor, tolerance: float) -> float:
