@@ -98,6 +98,7 @@ def test_the_public_names():
         "ApacClassifier",
         "ApacError",
         "Certified",
+        "Choice",
         "Classifier",
         "Color",
         "Compose",
@@ -106,6 +107,7 @@ def test_the_public_names():
         "Deformation",
         "DeformationLayer",
         "Elastic",
+        "Exhaustive",
         "FeatureDropout",
         "FixedPasses",
         "Flip",
@@ -117,6 +119,7 @@ def test_the_public_names():
         "Run",
         "ScaleShift",
         "Scores",
+        "Shift",
         "StorageError",
         "Thickness",
         "TimeShift",
@@ -132,6 +135,7 @@ def test_the_public_names():
         "load",
         "presets",
         "train",
+        "tune",
     ]
     for name in apac.__all__:
         assert getattr(apac, name) is not None

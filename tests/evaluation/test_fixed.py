@@ -18,6 +18,7 @@ from apac import models
 from apac.evaluation.calibration import fit_temperature
 from apac.evaluation.fixed import evaluate
 from apac.evaluation.intervals import mcnemar
+from apac.evaluation.reliability import measure_each
 from apac.randomness import generator
 
 U = apac.Homography(std=0.3)
@@ -175,16 +176,17 @@ def test_wrong_held_out_images_are_rejected_in_one_sentence(network, part, held_
         evaluate(apac.Classifier(network, U), part[0], part[1], (1,), held_out=held_out)
 
 
-def test_the_reliability_belongs_to_the_temperature_of_the_classifier(network, part, monkeypatch):
+def test_the_reliability_belongs_to_the_temperature_of_each_rule(network, part, monkeypatch):
     monkeypatch.setattr("apac.evaluation.reliability.MIN_IMAGES", 1)  # so that there is more than one group
-    result = evaluate(apac.Classifier(network, U, temperature=2.0), part[0], part[1], (2,))
-    assert [(of.rule, of.passes, of.temperature) for of in result.reliability] == [
+    result = evaluate(apac.Classifier(network, U), part[0], part[1], (2,))
+    found = measure_each(result.scored, part[1], U, lambda rule, passes: float(passes))
+    assert [(of.rule, of.passes, of.temperature) for of in found] == [
         ("plain", 1, 1.0),
         ("product", 2, 2.0),
         ("sum", 2, 2.0),
     ]
     decision = apac.Classifier(network, U, apac.FixedPasses(2), temperature=2.0).decide(part[0])
-    counted = result.reliability[1]
+    counted = found[1]
     assert sum(counted.right) == int((decision.labels == part[1]).sum())
     inside = decision.probabilities.amax(dim=1) <= counted.bounds[0]
     assert counted.images[0] == int(inside.sum()) < 60

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from apac.cli.errors import handle_errors
-from apac.cli.options import Error, Limit, RunFolder, Seed, certified, numbers_of_passes
+from apac.cli.options import (
+    Error,
+    Limit,
+    PaperRule,
+    RunFolder,
+    Seed,
+    certified,
+    load_run,
+    mention_choice,
+    numbers_of_passes,
+)
 from apac.cli.terminal import show_progress
 from apac.errors import InputError
 
@@ -62,6 +72,7 @@ def evaluate(
         str | None,
         typer.Option(help="Unreadable image files: refuse or skip.", show_default="as in training"),
     ] = None,
+    paper_rule: PaperRule = False,
     seed: Seed = 0,
 ) -> None:
     """Evaluate on test images, plain and by APAC: errors, likelihood, calibration, risk, and what may be chance.
@@ -84,8 +95,6 @@ def evaluate(
     The classes of --data are matched by name, and some may be missing. If the folder has the subfolders train and test,
     its test part is evaluated, otherwise all of its images.
     """
-    from apac.runs.run import load
-
     if on_unreadable not in (None, "refuse", "skip"):
         raise InputError(f"--on-unreadable must be refuse or skip, got {on_unreadable!r}.")
     if against is not None and against < 1:
@@ -94,11 +103,11 @@ def evaluate(
     if rule == "fixed":
         _refuse({"--error": error, "--limit": limit, "--against": against}, "--rule certified")
         numbers = numbers_of_passes("1,4,16,64,256" if passes is None else passes)
-        _fixed(files, load(run), numbers, seed)
+        _fixed(files, load_run(run, paper_rule=paper_rule), numbers, seed)
     elif rule == "certified":
         _refuse({"--passes": passes}, "--rule fixed")
         certified_rule = certified(error, limit)
-        _certified(files, load(run), certified_rule, against, seed)
+        _certified(files, load_run(run, paper_rule=paper_rule), certified_rule, against, seed)
     else:
         raise InputError(f"--rule must be fixed or certified, got {rule!r}.")
 
@@ -139,7 +148,7 @@ def _fixed(files: _Files, run: Run, passes: tuple[int, ...], seed: int) -> None:
     from apac.cli.evaluate_output import print_fixed, write_fixed
     from apac.evaluation.by_class import Predictions
     from apac.evaluation.fixed import evaluate as measure
-    from apac.evaluation.reliability import store
+    from apac.evaluation.reliability import measure_each, store
     from apac.runs.folder import scores_path
 
     if _mention_no_deformation(run):
@@ -153,13 +162,13 @@ def _fixed(files: _Files, run: Run, passes: tuple[int, ...], seed: int) -> None:
             classifier, tested.images, tested.labels, passes, held_out=held_out, cache=scores, progress=progress
         )
     predictions = Predictions(run.classes, tested.labels, result.plain_labels, result.labels, tested.files)
-    _mention_moved(run, tested)
+    _mention_data_and_choice(run, tested)
     print_fixed(result, predictions)
-    payload = result.to_json() | _described(tested) | predictions.to_json()
+    payload = result.to_json() | _described(run, tested) | predictions.to_json()
     if not files.keep(folder / "evaluation.json", payload):
         write_fixed(folder, payload, result, predictions)
         if tested.own:
-            store(folder, result.reliability)
+            store(folder, measure_each(result.scored, tested.labels, classifier.deformation, _temperatures(run)))
 
 
 def _certified(files: _Files, run: Run, rule: Certified, against: int | None, seed: int) -> None:
@@ -186,10 +195,10 @@ def _certified(files: _Files, run: Run, rule: Certified, against: int | None, se
     plain_labels = rank(plain)[:, 0]
     plain_error = int((plain_labels != labels).sum()) / len(labels)
     predictions = Predictions(run.classes, labels, plain_labels, result.decision.labels, tested.files)
-    _mention_moved(run, tested)
+    _mention_data_and_choice(run, tested)
     print_certified(result, measured, plain_error, predictions)
     payload = result.to_json() | measured.to_json() | {"plain": plain_error}
-    payload |= _described(tested) | predictions.to_json()
+    payload |= _described(run, tested) | predictions.to_json()
     path = folder / "certified.json"
     kept = files.keep(path, payload | ({} if against is None else {"against": {"passes": against}}))
     if not kept:
@@ -225,18 +234,36 @@ def _held_out(run: Run, tested: LabeledImages, progress: Progress) -> tuple[Tens
     return apart.images[:MAX_HELD_OUT], apart.labels[:MAX_HELD_OUT]
 
 
-def _described(tested: LabeledImages) -> dict[str, Any]:
-    return {"data": tested.data, "own": tested.own}
+def _temperatures(run: Run) -> Callable[[str, int], float]:
+    """Return the function from a rule and its passes to the temperature with which the run decides by it."""
+    from apac.classify.rules.fixed import FixedPasses
+
+    def temperature(rule: str, passes: int) -> float:
+        if run.choice is None:
+            return 1.0
+        candidate = run.choice.plain if rule == "plain" else run.choice.candidate(cast(Any, rule))
+        return candidate.temperature(FixedPasses(passes))
+
+    return temperature
 
 
-def _mention_moved(run: Run, tested: LabeledImages) -> None:
+def _described(run: Run, tested: LabeledImages) -> dict[str, Any]:
+    strength = 1.0 if run.choice is None else run.choice.strength
+    return {"data": tested.data, "own": tested.own, "strength": strength}
+
+
+def _mention_data_and_choice(run: Run, tested: LabeledImages) -> None:
     if tested.own and tested.data != run.data:
         print(f"{tested.data} holds the images of the training; the files that it held out are evaluated.")
+    mention_choice(run)
 
 
 def _mention_no_deformation(run: Run) -> bool:
     from apac.deform.compose import Compose
 
+    if run.choice is not None and not run.choice.strength:
+        print("The plain prediction was tuned to be the better choice for this network; --paper-rule evaluates APAC.")
+        return True
     if run.deformation != Compose():
         return False
     print("This network was trained without deformation, so APAC equals the plain prediction.")

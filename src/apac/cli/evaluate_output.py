@@ -32,7 +32,7 @@ def print_fixed(result: Evaluation, predictions: Predictions) -> None:
     print_table(tables.by_class(predictions))
     if result.rows:
         print(tables.changes(result))
-        print(measures.likelihood_sentence(result.measures_of("plain"), result.measures_of("product")))
+        print(measures.likelihood_sentence(result.measures_of("plain"), result.measures_of(result.combine)))
     print(measures.temperature_sentence(result.held_out))
 
 

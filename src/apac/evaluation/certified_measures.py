@@ -66,7 +66,7 @@ def measure_certified(
     settled, at_limit = (
         torch.tensor([stopped == reason for stopped in decision.stopped]) for reason in ("certified", "limit")
     )
-    decided = settled | at_limit
+    decided = decision.labels >= 0
     fitted_on: list[tuple[Tensor, Tensor] | None] = [None, None]
     if held_out is not None:
         apart = classifier.decide(

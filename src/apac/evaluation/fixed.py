@@ -16,11 +16,9 @@ from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.rules.fixed import FixedPasses
 from apac.classify.scores import Scores, rank
 from apac.errors import InputError
-from apac.evaluation.calibration import with_temperature
 from apac.evaluation.intervals import mcnemar
 from apac.evaluation.labels import validate_classes, validate_labels
 from apac.evaluation.measures import Measures, Scored, log_scores, measure, score
-from apac.evaluation.reliability import Reliability, measure_reliability
 from apac.evaluation.score_cache import ScoreCache
 from apac.progress import Progress, no_progress
 from apac.validation import validate_path
@@ -55,7 +53,8 @@ class Evaluation:
     labels: Tensor  # (N,) decisions of APAC with the largest M, or the plain predictions if there are no rows
     measures: tuple[Measures, ...] = ()  # plain, then product and sum for each M
     held_out: int = 0  # images on which the temperatures were fitted; 0 if they are cross-fitted in two halves
-    reliability: tuple[Reliability, ...] = ()  # with the temperature of the classifier
+    scored: tuple[Scored, ...] = ()  # what `measures` were computed from
+    combine: Combine = "product"  # of the classifier: by which `labels` are decided
 
     def measures_of(self, rule: str, passes: int | None = None) -> Measures:
         """Return the measures of "plain", or of "product" or "sum" after M passes, by default the largest M."""
@@ -66,7 +65,7 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields but the tensors, ready for `json.dumps`."""
-        omitted = ("scores", "rows", "plain_labels", "labels", "measures", "reliability")
+        omitted = ("scores", "rows", "plain_labels", "labels", "measures", "scored")
         payload = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in omitted}
         measures = [part.to_json() for part in self.measures]
         return payload | {"rows": [asdict(row) for row in self.rows], "measures": measures}
@@ -137,7 +136,7 @@ def evaluate(
                 )
             )
     plain_labels = rank(plain)[:, 0]
-    decided = plain_labels if score_cache.scores is None else rank(score_cache.scores.log_mean)[:, 0]
+    decided = plain_labels if score_cache.scores is None else rank(score_cache.scores.mean(classifier.combine))[:, 0]
     before, after = plain_labels == labels, decided == labels
     corrected, corrupted = _indices(after & ~before), _indices(before & ~after)
     return Evaluation(
@@ -156,7 +155,8 @@ def evaluate(
         labels=decided,
         measures=measure(rules, labels, seed=classifier.seed),
         held_out=0 if held_out is None else len(held_out[0]),
-        reliability=tuple(_reliability(part, classifier, labels) for part in rules),
+        scored=tuple(rules),
+        combine=classifier.combine,
     )
 
 
@@ -195,18 +195,6 @@ def _validated(held_out: tuple[Tensor, Tensor | Sequence[int]] | None) -> tuple[
         return held_out[0], validate_labels(*held_out)
     except InputError as error:
         raise InputError(f"in held_out, {error}") from error
-
-
-def _reliability(part: Scored, classifier: Classifier, labels: Tensor) -> Reliability:
-    temperature = 1.0 if part.rule == "plain" else classifier.temperature
-    return measure_reliability(
-        part.rule,
-        int(part.passes),
-        with_temperature(part.scores, temperature),
-        rank(part.scores)[:, 0] == labels,
-        temperature=temperature,
-        deformation=classifier.deformation,
-    )
 
 
 def _columns(by_product: Measures, by_sum: Measures) -> dict[str, float]:

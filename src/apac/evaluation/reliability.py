@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,8 +17,11 @@ from torch import Tensor
 
 from apac.classify.classifier import Classifier
 from apac.classify.rules.fixed import FixedPasses
+from apac.classify.scores import rank
 from apac.deform.base import Deformation
 from apac.errors import StorageError
+from apac.evaluation.calibration import with_temperature
+from apac.evaluation.measures import Scored
 from apac.runs.storage import read_json, write_json
 
 FILE = "reliability.json"
@@ -93,6 +96,23 @@ def measure_reliability(
         right=tuple(right for _, right, _ in groups),
         bounds=tuple(bound for _, _, bound in groups),
     )
+
+
+def measure_each(
+    rules: Iterable[Scored], labels: Tensor, deformation: Deformation, temperature: Callable[[str, int], float]
+) -> list[Reliability]:
+    """Return the reliability of each rule on images with labels (N,), at its temperature for its passes."""
+    return [
+        measure_reliability(
+            part.rule,
+            int(part.passes),
+            with_temperature(part.scores, temperature(part.rule, int(part.passes))),
+            rank(part.scores)[:, 0] == labels,
+            temperature=temperature(part.rule, int(part.passes)),
+            deformation=deformation,
+        )
+        for part in rules
+    ]
 
 
 def _merge(parts: list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:

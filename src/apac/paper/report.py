@@ -95,7 +95,7 @@ def _corrected(result: Result) -> dict[str, Picture]:
     """Draw two corrected images: the one that improves the most, and the closest miss of the plain prediction."""
     dataset, run, evaluation = result.dataset, result.run, result.evaluation
     labels, classes = dataset.test_labels, dataset.classes
-    classifier = run.classifier(seed=run.config.seed)
+    classifier = run.classifier(seed=run.config.seed, paper_rule=True)
     inputs = run.normalize(dataset.test_images)
     assert evaluation.scores is not None
     plain = classifier.plain(inputs)  # (N, K)

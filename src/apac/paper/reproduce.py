@@ -130,7 +130,7 @@ def evaluate_runs(recipe: Recipe, runs: list[Run], out: Path, *, progress: Progr
     for name, run in zip(recipe.trainings, runs, strict=True):
         passes = () if run.deformation == ORIGINAL else recipe.passes
         evaluation = evaluate(
-            run.classifier(seed=run.config.seed),
+            run.classifier(seed=run.config.seed, paper_rule=True),
             run.normalize(dataset.test_images),
             dataset.test_labels,
             passes,
@@ -175,9 +175,9 @@ def _certified(
     recipe: Recipe, run: Run, dataset: Dataset, cache: Path, progress: Progress
 ) -> tuple[CertifiedEvaluation, ...]:
     images, seed = run.normalize(dataset.test_images), run.config.seed
-    keys = [cache_key(run.classifier(seed=seed), images, rule) for rule in recipe.certified]
+    keys = [cache_key(run.classifier(seed=seed, paper_rule=True), images, rule) for rule in recipe.certified]
     files = [cache / f"certified-{key}.safetensors" for key in keys]
-    classifier = run.classifier(seed=seed)
+    classifier = run.classifier(seed=seed, paper_rule=True)
     if not all(file.exists() for file in files):
         classifier = classifier.prepared(images, EXPECTED_PASSES * len(files))
     return tuple(

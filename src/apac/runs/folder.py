@@ -1,7 +1,7 @@
 """The folder of a run.
 
 It contains run.json with the settings and the history, weights.safetensors (checkpoint.safetensors until training
-ends), and scores/, where evaluations cache sums of passes.
+ends), tuning.json if it was tuned, and scores/, where evaluations cache sums of passes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from apac.training.config import TrainConfig
 FORMAT = 2  # runs in any other format are rejected
 REMEDY = "train it again with overwrite=True"
 PRETRAINED = Path(__file__).parent.parent / "pretrained"  # runs shipped with the package
-# Of apac evaluate; the results on other data are in EVALUATIONS.
+# Of apac evaluate and apac tune; the results on other data are in EVALUATIONS.
 RESULTS = (
     *("evaluation.json", "evaluation.csv", "classes.csv", "confusion.csv", "confusion.png", "misclassified.csv"),
     *("reliability.png", "risk.png", "certified.json", "certified.csv", "passes.png", "reliability.json"),
+    *("tuning.json", "tuning.png"),
 )
 EVALUATIONS = "evaluations"
 
