@@ -44,6 +44,7 @@ def test_the_numbers_are_those_of_the_decisions_and_of_scikit_learn(small, tmp_p
     assert shown.apac.error.value == pytest.approx(float((~right).double().mean()))
     assert shown.plain.error.value == pytest.approx(float((plain.argmax(dim=1) != labels).double().mean()))
     assert shown.evaluation.held_out == 200
+    assert shown.classifier.temperature == 1  # the paper's rule, not the tuned one
     for measures, scores in ((shown.plain, plain), (shown.apac, decision.log_scores)):
         value, probabilities = measures.calibrated.nll.value, (scores / measures.temperature).softmax(dim=1).numpy()
         # Sums of float64 in another order, of log-probabilities whose float32 logits agree to 1e-4.

@@ -48,7 +48,7 @@ def evaluate_showcase(
 ) -> Showcase:
     """Evaluate a run on the test images of its data set. The sums of passes are stored in the folder `cache`."""
     held_out = images_held_out(run, progress=progress)
-    classifier = run.classifier(seed=seed)
+    classifier = run.classifier(seed=seed, paper_rule=True)
     images, labels = run.normalize(dataset.test_images), dataset.test_labels
     evaluation = evaluate(
         classifier,
