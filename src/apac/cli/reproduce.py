@@ -66,8 +66,6 @@ def reproduce(
     the paper's table, each in its own folder. mnist-cnn-distinctive: class-distinctive deformation, with
     class-indistinctive deformation as the baseline. mnist-mlp-free: the MLP without weight sharing.
     """
-    from dataclasses import replace
-
     from apac.paper import recipes, table2
     from apac.paper import reproduce as steps
 
@@ -78,7 +76,7 @@ def reproduce(
     if hours is not None and not 0 < hours < math.inf:
         raise InputError(f"--hours takes a number above 0, got {hours:g}.")
     if passes is not None:
-        chosen = [replace(row, passes=numbers_of_passes(passes)) for row in chosen]
+        chosen = [row.with_passes(numbers_of_passes(passes)) for row in chosen]
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; a report needs a folder.")
     if recipe == "all":

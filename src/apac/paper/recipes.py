@@ -63,6 +63,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from apac.classify.rules.base import PASSES_PER_UPDATE
 from apac.classify.rules.certified import Certified
 from apac.deform import presets
 from apac.deform.base import Deformation
@@ -150,6 +151,17 @@ class Recipe:
     def with_epochs(self, epochs: int) -> Recipe:
         """Return the recipe with this number of epochs; the baseline keeps its fraction of them."""
         return replace(self, config=replace(self.config, epochs=epochs))
+
+    def with_passes(self, passes: tuple[int, ...]) -> Recipe:
+        """Return the recipe with other numbers of passes M. The certified rules take no more than the largest M.
+
+        If that is less than they need to decide anything, there are none.
+        """
+        limit = max(passes)
+        rules = self.certified if limit >= PASSES_PER_UPDATE else ()
+        return replace(
+            self, passes=passes, certified=tuple(replace(rule, limit=min(rule.limit, limit)) for rule in rules)
+        )
 
     def within(self, hours: float, images: Tensor) -> Recipe:
         """Return the recipe with as many epochs as both trainings can finish within `hours` on this machine."""

@@ -85,10 +85,13 @@ def plan(
 def outline(recipe: Recipe) -> str:
     """Describe the recipe in one sentence."""
     (first, training), (second, baseline) = recipe.trainings.items()
+    rules = len(recipe.certified)
+    most = max((rule.limit for rule in recipe.certified), default=0)
+    certified = f" and {rules} certified rule{'s' * (rules > 1)} of at most {most:,} passes" if rules else ""
     showcase = f"; then {recipe.showcase}, already trained, with M up to {max(PASSES)}" if recipe.showcase else ""
     return (
         f"{recipe.name}: {training.config.epochs:,} epochs with {LABELS[first]} and {baseline.config.epochs:,} with "
-        f"{LABELS[second]}, then M up to {max(recipe.passes):,}{showcase}."
+        f"{LABELS[second]}, then M up to {max(recipe.passes):,}{certified}{showcase}."
     )
 
 
