@@ -95,10 +95,13 @@ def test_a_damaged_file_says_nothing_and_is_replaced(text, tmp_path):
 
 @pytest.mark.parametrize("name", ["mnist-cnn", "cifar10-cnn"])
 def test_the_shipped_networks_have_the_reliability_of_their_own_rule(name):
-    """Made by apac evaluate NAME --passes 1,4,16,64 and apac evaluate NAME --rule certified, as reliability.json."""
+    """Made by apac evaluate NAME --passes 1,4,16,64, also with --paper-rule, as reliability.json."""
     run = apac.load(name)
-    for of_plain in (False, True):
-        found = find_reliability(run.folder, run.classifier(), plain=of_plain)
+    assert run.choice is not None
+    plain = replace(run.classifier(), temperature=run.choice.plain.temperature(apac.FixedPasses(1)))
+    paper = run.classifier(paper_rule=True)
+    for classifier, of_plain in ((run.classifier(), False), (plain, True), (paper, False), (paper, True)):
+        found = find_reliability(run.folder, classifier, plain=of_plain)
         assert found is not None
         assert sum(found.images) == 10_000
         assert found.such_answers(0.9995).accuracy > found.such_answers(0.45).accuracy
