@@ -12,8 +12,9 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss, top_k_accuracy_score, zero_one_loss
 from torch import Tensor
 
+from apac.classify.scores import logarithms
 from apac.evaluation.calibration import with_temperature
-from apac.evaluation.measures import OF_PROBABILITIES, Measures, Scored, log_scores, measure, score
+from apac.evaluation.measures import OF_PROBABILITIES, Measures, Scored, measure, score
 from apac.evaluation.selective import RiskCoverage
 from apac.randomness import generator
 
@@ -130,7 +131,7 @@ def test_held_out_images_give_one_temperature_to_all(rules, truth, labels):
 
 def test_probabilities_that_underflow_have_a_finite_likelihood():
     zero = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    scores = log_scores("sum", zero.log(), zero)
+    scores = logarithms("sum", zero.log(), zero)
     rule = score("sum", 1, scores, torch.tensor([1]), (scores, torch.tensor([1])), seed=0)
     (part,) = measure([rule], torch.tensor([1]))
     assert 700 < part.uncalibrated.nll.value < 800

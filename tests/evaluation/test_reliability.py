@@ -22,7 +22,11 @@ def classifier(rule: apac.Rule = FIXED, **options) -> apac.Classifier:
 def of(rule: str = "product", passes: int | None = 16, temperature: float = 1.0, right: int = 7) -> Reliability:
     confidence = torch.full((10, 2), 0.3, dtype=torch.float64).log()
     correct = torch.arange(10) < right
-    return measure_reliability(rule, passes, confidence, correct, temperature=temperature, deformation=U)
+    deformation = apac.Compose() if rule == "plain" else U
+    certified = apac.Certified() if passes is None else None
+    return measure_reliability(
+        rule, passes, confidence, correct, temperature=temperature, deformation=deformation, certified=certified
+    )
 
 
 def measured(confidence: torch.Tensor, correct: torch.Tensor) -> Reliability:
@@ -55,42 +59,53 @@ def test_groups_of_few_images_are_merged_with_their_neighbors():
 
 def test_the_reliability_of_the_same_rule_is_found(tmp_path):
     store(tmp_path, [of("plain", 1), of(passes=4), of(passes=16), of("sum", 16), of(temperature=0.5, right=5)])
-    assert find_reliability(tmp_path, classifier()) == of()
-    assert find_reliability(tmp_path, classifier(combine="sum")) == of("sum", 16)
-    assert find_reliability(tmp_path, classifier(temperature=0.5)) == of(temperature=0.5, right=5)
-    assert find_reliability(tmp_path, classifier(), plain=True) == of("plain", 1)
+    assert find_reliability([tmp_path], classifier()) == of()
+    assert find_reliability([tmp_path], classifier(combine="sum")) == of("sum", 16)
+    assert find_reliability([tmp_path], classifier(temperature=0.5)) == of(temperature=0.5, right=5)
+    assert find_reliability([tmp_path], classifier(), plain=True) == of("plain", 1)
 
 
 def test_nothing_is_found_for_other_passes_another_temperature_or_another_deformation(tmp_path):
     store(tmp_path, [of()])
-    assert find_reliability(tmp_path, classifier(apac.FixedPasses(17))) is None
-    assert find_reliability(tmp_path, classifier(temperature=1.1)) is None
-    assert find_reliability(tmp_path, replace(classifier(), deformation=apac.Homography(std=0.2))) is None
-    assert find_reliability(tmp_path, classifier(apac.Certified())) is None  # 16 passes are few
-    assert find_reliability(tmp_path / "elsewhere", classifier()) is None
-    assert find_reliability(None, classifier()) is None
+    assert find_reliability([tmp_path], classifier(apac.FixedPasses(17))) is None
+    assert find_reliability([tmp_path], classifier(temperature=1.1)) is None
+    assert find_reliability([tmp_path], replace(classifier(), deformation=apac.Homography(std=0.2))) is None
+    assert find_reliability([tmp_path], classifier(apac.Certified())) is None  # 16 passes are few
+    assert find_reliability([tmp_path / "elsewhere"], classifier()) is None
+    assert find_reliability([None], classifier()) is None
 
 
 def test_many_fixed_passes_stand_in_for_the_certified_rule_until_it_is_evaluated(tmp_path):
     store(tmp_path, [of(passes=64, right=3), of(passes=256, right=4)])
-    assert find_reliability(tmp_path, classifier(apac.Certified())) == of(passes=256, right=4)
+    assert find_reliability([tmp_path], classifier(apac.Certified())) == of(passes=256, right=4)
     store(tmp_path, [of(passes=None, right=9)])
-    assert find_reliability(tmp_path, classifier(apac.Certified())) == of(passes=None, right=9)
+    assert find_reliability([tmp_path], classifier(apac.Certified())) == of(passes=None, right=9)
+    assert find_reliability([tmp_path], classifier(apac.Certified(limit=64))) == of(
+        passes=256, right=4
+    )  # not that rule
+
+
+def test_the_first_folder_comes_first(tmp_path):
+    store(tmp_path / "own", [of(right=3)])
+    store(tmp_path / "shipped", [of(), of("sum")])
+    folders = [tmp_path / "own", tmp_path / "shipped"]
+    assert find_reliability(folders, classifier()) == of(right=3)
+    assert find_reliability(folders, classifier(combine="sum")) == of("sum")
 
 
 def test_what_is_measured_again_replaces_what_was_stored(tmp_path):
     store(tmp_path, [of(right=1), of("sum", 16)])
     store(tmp_path, [of(right=2)])
-    assert find_reliability(tmp_path, classifier()) == of(right=2)
-    assert find_reliability(tmp_path, classifier(combine="sum")) == of("sum", 16)
+    assert find_reliability([tmp_path], classifier()) == of(right=2)
+    assert find_reliability([tmp_path], classifier(combine="sum")) == of("sum", 16)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"reliability": [{}]}', '{"reliability": 3}'])
 def test_a_damaged_file_says_nothing_and_is_replaced(text, tmp_path):
     (tmp_path / FILE).write_text(text)
-    assert find_reliability(tmp_path, classifier()) is None
+    assert find_reliability([tmp_path], classifier()) is None
     store(tmp_path, [of()])
-    assert find_reliability(tmp_path, classifier()) == of()
+    assert find_reliability([tmp_path], classifier()) == of()
 
 
 @pytest.mark.parametrize("name", ["mnist-cnn", "cifar10-cnn"])
@@ -101,7 +116,7 @@ def test_the_shipped_networks_have_the_reliability_of_their_own_rule(name):
     plain = replace(run.classifier(), temperature=run.choice.plain.temperature(apac.FixedPasses(1)))
     paper = run.classifier(paper_rule=True)
     for classifier, of_plain in ((run.classifier(), False), (plain, True), (paper, False), (paper, True)):
-        found = find_reliability(run.folder, classifier, plain=of_plain)
+        found = find_reliability([run.folder], classifier, plain=of_plain)
         assert found is not None
         assert sum(found.images) == 10_000
         assert found.such_answers(0.9995).accuracy > found.such_answers(0.45).accuracy

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.margin import MarginMoments
-from apac.classify.scores import Scores, rank
+from apac.classify.scores import Scores, logarithms, rank
 from apac.errors import InputError
 
 
@@ -62,7 +62,7 @@ class Decision:
     @property
     def log_probabilities(self) -> Tensor:
         """The logarithms of `probabilities`, (N, K), which do not underflow."""
-        scores = COMBINATIONS[self.combine].select(self.log_scores, self.mean_probabilities.log())
+        scores = logarithms(self.combine, self.log_scores, self.mean_probabilities)
         return (scores / self.temperature).log_softmax(dim=1)
 
     @property

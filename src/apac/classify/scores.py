@@ -102,6 +102,12 @@ def sum_passes(
         yield log_probabilities, scores
 
 
+def logarithms(combine: Combine, mean_logarithms: Tensor, mean_probabilities: Tensor) -> Tensor:
+    """Return the scores (N, K) whose softmax is the probability of each class."""
+    smallest = torch.finfo(torch.float64).tiny  # the mean of probabilities may underflow
+    return COMBINATIONS[combine].select(mean_logarithms, mean_probabilities.clamp(min=smallest).log())
+
+
 def rank(values: Tensor) -> Tensor:
     """Return the classes from best to worst, (N, K). Ties go to the lower class index, on every machine."""
     return values.argsort(dim=1, descending=True, stable=True)

@@ -83,16 +83,16 @@ def classify(
         classified = loaded.classify(images, rule, seed=seed, combine=combined, plain=plain, progress=progress)
     for reason in classified.unreadable.values():
         print_error(reason)
-    strength = 0.0 if plain else 1.0 if loaded.choice is None else loaded.choice.strength
-    tuned = {"strength": strength, "temperature": classified.decision.temperature}
+    strength = 0.0 if classified.plain else 1.0 if loaded.choice is None else loaded.choice.strength
     classifier = replace(loaded.classifier(rule, combine=combined), temperature=classified.decision.temperature)
-    reliability = find_reliability(loaded.folder, classifier, plain=plain)
-    records = [record | tuned for record in decision_records(classified, plain=plain, reliability=reliability)]
+    # For a shipped network, RUN is its name, and an evaluation of one's own comes first.
+    reliability = find_reliability((run, loaded.folder), classifier, plain=classified.plain)
+    records = decision_records(classified, strength=strength, reliability=reliability)
     if as_json:
         print(json.dumps(records, indent=2))
     else:
         if not plain:
-            mention_choice(loaded)
+            mention_choice(loaded, classifier)
         for record in records:
             print_record(record)
     if csv is not None:

@@ -99,7 +99,7 @@ def evaluate(
         raise InputError(f"--on-unreadable must be refuse or skip, got {on_unreadable!r}.")
     if against is not None and against < 1:
         raise InputError(f"--against must be an integer of at least 1, got {against}.")
-    files = _Files(run, data, cast(Any, on_unreadable), out, overwrite)
+    files = _Files(run, data, cast(Any, on_unreadable), out, overwrite, paper_rule)
     if rule == "fixed":
         _refuse({"--error": error, "--limit": limit, "--against": against}, "--rule certified")
         numbers = numbers_of_passes("1,4,16,64,256" if passes is None else passes)
@@ -121,6 +121,7 @@ class _Files:
     on_unreadable: Literal["refuse", "skip"] | None
     out: Path | None
     overwrite: bool
+    paper_rule: bool
 
     def load(self, run: Run, name: str, progress: Progress) -> tuple[LabeledImages, Path]:
         """Return the images, and the folder for the results, in which the file `name` describes them."""
@@ -129,7 +130,10 @@ class _Files:
         from apac.runs.labeled_images import images_to_test
 
         tested = images_to_test(run, self.data, on_unreadable=self.on_unreadable, progress=progress)
-        folder = self.out or (self.run if tested.own else self.run / EVALUATIONS / Path(tested.data).name)
+        # RUN itself has the evaluation of what was tuned, on the data of the run.
+        name_of_folder = Path(tested.data).name + ("-paper-rule" if self.paper_rule else "")
+        in_run = tested.own and not self.paper_rule
+        folder = self.out or (self.run if in_run else self.run / EVALUATIONS / name_of_folder)
         if not self.overwrite:
             check_data(folder / name, tested)
         return tested, folder
@@ -165,15 +169,17 @@ def _fixed(files: _Files, run: Run, passes: tuple[int, ...], seed: int) -> None:
     _mention_data_and_choice(run, tested)
     print_fixed(result, predictions)
     payload = result.to_json() | _described(run, tested) | predictions.to_json()
+    if tested.own:
+        measured = measure_each(result.scored, tested.labels, classifier.deformation, _temperatures(run))
+        store(files.out or files.run, measured)
     if not files.keep(folder / "evaluation.json", payload):
         write_fixed(folder, payload, result, predictions)
-        if tested.own:
-            store(folder, measure_each(result.scored, tested.labels, classifier.deformation, _temperatures(run)))
 
 
 def _certified(files: _Files, run: Run, rule: Certified, against: int | None, seed: int) -> None:
     from apac.classify.scores import rank
     from apac.cli.evaluate_output import print_certified, write_certified
+    from apac.deform.compose import Compose
     from apac.evaluation.by_class import Predictions
     from apac.evaluation.certified import compare, evaluate_certified, to_csv
     from apac.evaluation.certified_measures import measure_certified
@@ -183,7 +189,8 @@ def _certified(files: _Files, run: Run, rule: Certified, against: int | None, se
     from apac.runs.folder import scores_path
     from apac.runs.storage import write_json
 
-    _mention_no_deformation(run)
+    if run.deformation == Compose() or (run.choice is not None and not run.choice.strength):
+        raise InputError("this run decides by one pass of the undeformed image; omit --rule certified.")
     classifier = run.classifier(rule, seed=seed)
     with show_progress() as progress:
         tested, folder = files.load(run, "certified.json", progress)
@@ -207,8 +214,8 @@ def _certified(files: _Files, run: Run, rule: Certified, against: int | None, se
             "certified.csv": to_csv(result.decision, labels, tested.files),
         }
         write_certified(folder, contents, result, labels)
-        if tested.own:
-            store(folder, measured.reliability)
+    if tested.own:
+        store(files.out or files.run, measured.reliability)
     if against is None:
         return
     with show_progress() as progress, _resumable(scores_path(files.run)):
@@ -248,8 +255,10 @@ def _temperatures(run: Run) -> Callable[[str, int], float]:
 
 
 def _described(run: Run, tested: LabeledImages) -> dict[str, Any]:
-    strength = 1.0 if run.choice is None else run.choice.strength
-    return {"data": tested.data, "own": tested.own, "strength": strength}
+    tuned = {"strength": 1.0, "combine": "product"}
+    if run.choice is not None:
+        tuned = {"strength": run.choice.strength, "combine": run.choice.combine}
+    return {"data": tested.data, "own": tested.own, **tuned}
 
 
 def _mention_data_and_choice(run: Run, tested: LabeledImages) -> None:

@@ -15,6 +15,7 @@ import typer
 from apac.errors import InputError
 
 if TYPE_CHECKING:  # imports torch, which is slow
+    from apac.classify.classifier import Classifier
     from apac.classify.rules.certified import Certified
     from apac.deform.base import Deformation
     from apac.runs.run import Run
@@ -64,10 +65,16 @@ def load_run(folder: Path, *, paper_rule: bool) -> Run:
     return replace(run, choice=None) if paper_rule else run
 
 
-def mention_choice(run: Run) -> None:
-    """Print the choice that decisions use, if there is one."""
-    if run.choice is not None:
-        print(f"Decided by {run.choice}; --paper-rule ignores this.")
+def mention_choice(run: Run, classifier: Classifier | None = None) -> None:
+    """Print what was tuned: how the classifier decides or, without one, what is common to all numbers of passes."""
+    if run.choice is None:
+        return
+    how = "the plain prediction"
+    if run.choice.strength:
+        combine = run.choice.combine if classifier is None else classifier.combine
+        how = f"strength {run.choice.strength:g}, {combine}"
+    temperature = "" if classifier is None else f", temperature {classifier.temperature:.3g}"
+    print(f"Decided by {how}{temperature} (tuned on {run.choice.images:,} held-out images); --paper-rule ignores this.")
 
 
 def certified(error: float | None, limit: int | None) -> Certified:

@@ -95,7 +95,7 @@ def print_table(table: Table) -> None:
 
 
 def decision_records(
-    classified: ClassifiedImages, *, plain: bool = False, reliability: Reliability | None = None
+    classified: ClassifiedImages, *, strength: float = 1.0, reliability: Reliability | None = None
 ) -> list[dict[str, Any]]:
     """Return the decisions of image files as JSON values; `reliability` is how often such answers were right."""
     decision, classes = classified.decision, classified.classes
@@ -112,7 +112,9 @@ def decision_records(
             "passes": int(decision.passes[i]),
             "clipped": int(decision.clipped[i]),
             "combine": decision.combine,
-            "plain": plain,
+            "plain": classified.plain,
+            "strength": strength,
+            "temperature": decision.temperature,
             "margin": _number(decision.margins[i]),
             "margin_error": _number(decision.margin_errors[i]),
             "mean_log_probability": _number(decision.log_scores[i, best[i]]),
@@ -140,7 +142,7 @@ def records_to_csv(records: Sequence[dict[str, Any]], classes: Sequence[str]) ->
     """Return decision records as CSV, one line per image, with the probability of each class in the last columns."""
     columns = (
         *("image", "label", "runner_up", "margin", "margin_error", "passes", "stopped", "probability", "settled"),
-        *("accuracy_of_such_answers", "number_of_such_answers"),
+        *("accuracy_of_such_answers", "number_of_such_answers", "plain", "combine", "strength", "temperature"),
     )
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

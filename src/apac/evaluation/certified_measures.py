@@ -10,8 +10,10 @@ from torch import Tensor
 
 from apac.classify.classifier import Classifier
 from apac.classify.decision import Decision
+from apac.classify.rules.certified import Certified
+from apac.classify.scores import logarithms
 from apac.evaluation.intervals import binomial_interval
-from apac.evaluation.measures import Measures, log_scores, measure, score
+from apac.evaluation.measures import Measures, measure, score
 from apac.evaluation.reliability import Reliability, measure_reliability
 from apac.progress import Progress, no_progress
 
@@ -94,6 +96,7 @@ def measure_certified(
                 chosen.labels == truth,
                 temperature=decision.temperature,
                 deformation=classifier.deformation,
+                certified=classifier.rule if isinstance(classifier.rule, Certified) else None,
             ),
         )
     return CertifiedMeasures(
@@ -106,4 +109,4 @@ def measure_certified(
 
 
 def _scores(decision: Decision) -> Tensor:
-    return log_scores(decision.combine, decision.log_scores, decision.mean_probabilities)
+    return logarithms(decision.combine, decision.log_scores, decision.mean_probabilities)

@@ -14,11 +14,11 @@ from torch import Tensor
 from apac.classify.classifier import Classifier
 from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.rules.fixed import FixedPasses
-from apac.classify.scores import Scores, rank
+from apac.classify.scores import Scores, logarithms, rank
 from apac.errors import InputError
 from apac.evaluation.intervals import mcnemar
 from apac.evaluation.labels import validate_classes, validate_labels
-from apac.evaluation.measures import Measures, Scored, log_scores, measure, score
+from apac.evaluation.measures import Measures, Scored, measure, score
 from apac.evaluation.score_cache import ScoreCache
 from apac.progress import Progress, no_progress
 from apac.validation import validate_path
@@ -31,7 +31,7 @@ class Row:
     passes: int
     product: float  # the paper's rule
     sum: float  # sum of softmaxes
-    top2: float  # by product; the label is not among the top 2 classes
+    top2: float  # by the combination of the classifier; the label is not among the top 2 classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,14 +122,14 @@ def evaluate(
     rows = []
     for number in numbers:
         scores = score_cache.get(number, progress=progress)
-        rows.append(_row(scores, labels))
+        rows.append(_row(scores, labels, classifier.combine))
         for rule in COMBINATIONS:
             fitted_on = apart.after(number, rule) if apart else None
             rules.append(
                 score(
                     rule,
                     number,
-                    log_scores(rule, scores.log_mean, scores.probability_mean),
+                    logarithms(rule, scores.log_mean, scores.probability_mean),
                     labels,
                     fitted_on,
                     seed=classifier.seed,
@@ -183,7 +183,7 @@ class _HeldOut:
     def after(self, passes: int, rule: Combine) -> tuple[Tensor, Tensor]:
         """Return the scores after a number of passes, which must not decrease between calls, and the labels."""
         scores = self._cache.get(passes, progress=self._progress)
-        return log_scores(rule, scores.log_mean, scores.probability_mean), self.labels
+        return logarithms(rule, scores.log_mean, scores.probability_mean), self.labels
 
 
 def _validated(held_out: tuple[Tensor, Tensor | Sequence[int]] | None) -> tuple[Tensor, Tensor] | None:
@@ -202,13 +202,13 @@ def _columns(by_product: Measures, by_sum: Measures) -> dict[str, float]:
     return {f"{rule}_{name}": value for rule, part in both for name, value in part.columns().items()}
 
 
-def _row(scores: Scores, labels: Tensor) -> Row:
+def _row(scores: Scores, labels: Tensor, combine: Combine) -> Row:
     by_product, by_sum = rank(scores.mean("product")), rank(scores.mean("sum"))
     return Row(
         scores.passes,
         product=_error(by_product[:, :1], labels),
         sum=_error(by_sum[:, :1], labels),
-        top2=_error(by_product[:, :2], labels),
+        top2=_error(rank(scores.mean(combine))[:, :2], labels),
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.scores import rank
 from apac.evaluation.calibration import (
     BINS,
@@ -100,12 +99,6 @@ class Measures:
                 estimate: Estimate = getattr(part, name)
                 columns |= {f"{prefix}{name}": estimate.value, f"{prefix}{name}_se": estimate.standard_error}
         return columns
-
-
-def log_scores(combine: Combine, mean_logarithms: Tensor, mean_probabilities: Tensor) -> Tensor:
-    """Return the scores (N, K) whose softmax is the probability of each class."""
-    smallest = torch.finfo(torch.float64).tiny  # the mean of probabilities may underflow
-    return COMBINATIONS[combine].select(mean_logarithms, mean_probabilities.clamp(min=smallest).log())
 
 
 def score(

@@ -16,9 +16,12 @@ import torch
 from torch import Tensor
 
 from apac.classify.classifier import Classifier
+from apac.classify.rules.base import Rule
+from apac.classify.rules.certified import Certified
 from apac.classify.rules.fixed import FixedPasses
 from apac.classify.scores import rank
 from apac.deform.base import Deformation
+from apac.deform.compose import Compose
 from apac.errors import StorageError
 from apac.evaluation.calibration import with_temperature
 from apac.evaluation.measures import Scored
@@ -54,12 +57,13 @@ class Reliability:
     """
 
     rule: str  # "plain", "product" or "sum"
-    passes: int | None  # None for the certified rule
+    passes: int | None  # None for a certified rule
     temperature: float
     deformation: str  # digest
     images: tuple[int, ...]  # (G,) of each group of answers, by increasing probability
     right: tuple[int, ...]  # (G,)
     bounds: tuple[float, ...]  # (G,) largest probability of the group; the last one is 1
+    certified: tuple[float, int] | None = None  # error and limit of a certified rule
 
     def such_answers(self, probability: float) -> SuchAnswers:
         """Return the group of answers to which this probability belongs.
@@ -81,6 +85,7 @@ def measure_reliability(
     *,
     temperature: float,
     deformation: Deformation,
+    certified: Certified | None = None,
 ) -> Reliability:
     """Group images by the probability of their answer, at least 20 images in each group."""
     inner = torch.tensor(BOUNDS[:-1], dtype=torch.float64)
@@ -95,6 +100,7 @@ def measure_reliability(
         images=tuple(images for images, _, _ in groups),
         right=tuple(right for _, right, _ in groups),
         bounds=tuple(bound for _, _, bound in groups),
+        certified=None if certified is None else (certified.error, certified.limit),
     )
 
 
@@ -109,7 +115,7 @@ def measure_each(
             with_temperature(part.scores, temperature(part.rule, int(part.passes))),
             rank(part.scores)[:, 0] == labels,
             temperature=temperature(part.rule, int(part.passes)),
-            deformation=deformation,
+            deformation=Compose() if part.rule == "plain" else deformation,
         )
         for part in rules
     ]
@@ -142,28 +148,37 @@ def store(folder: Path, measured: Iterable[Reliability]) -> Path:
     return folder / FILE
 
 
-def find_reliability(folder: Path | None, classifier: Classifier, *, plain: bool = False) -> Reliability | None:
-    """Return how often answers of the classifier were right, if it was measured and is stored in the folder of its run.
+def find_reliability(
+    folders: Iterable[Path | None], classifier: Classifier, *, plain: bool = False
+) -> Reliability | None:
+    """Return how often answers of the classifier were right, if that is stored in one of the folders, the first first.
 
     A certified decision has about the probability of a decision after many passes, so that the largest fixed number of
-    passes, from 64 on, takes its place if it was not evaluated.
+    passes, from 64 on, takes its place if the rule itself was not evaluated.
     """
-    if folder is None:
-        return None
     wanted = (
         "plain" if plain else classifier.combine,
         round(classifier.temperature, 6),
-        digest(classifier.deformation),
+        digest(Compose() if plain else classifier.deformation),
     )
-    stored = {part.passes: part for part in _read(folder) if _key(part)[:3] == wanted}
-    if plain or isinstance(classifier.rule, FixedPasses):
-        return stored.get(1 if plain else classifier.rule.limit)
-    many = [passes for passes in stored if passes is not None and passes >= MANY_PASSES]
-    return stored.get(None) or (stored[max(many)] if many else None)
+    for folder in folders:
+        parts = [] if folder is None else _read(folder)
+        stored = {_key(part)[3:]: part for part in parts if _key(part)[:3] == wanted}
+        found = _of_rule(stored, FixedPasses(1) if plain else classifier.rule)
+        if found is not None:
+            return found
+    return None
 
 
-def _key(part: Reliability) -> tuple[str, float, str, int | None]:
-    return part.rule, round(part.temperature, 6), part.deformation, part.passes
+def _of_rule(stored: dict[tuple[Any, ...], Reliability], rule: Rule) -> Reliability | None:
+    if not isinstance(rule, Certified):
+        return stored.get((rule.limit, None))
+    many = [part for part in stored.values() if part.passes is not None and part.passes >= MANY_PASSES]
+    return stored.get((None, (rule.error, rule.limit))) or max(many, key=lambda part: part.passes or 0, default=None)
+
+
+def _key(part: Reliability) -> tuple[Any, ...]:
+    return part.rule, round(part.temperature, 6), part.deformation, part.passes, part.certified
 
 
 def _read(folder: Path) -> list[Reliability]:
@@ -178,6 +193,8 @@ def _read(folder: Path) -> list[Reliability]:
 
 def _from_json(payload: dict[str, Any]) -> Reliability:
     lists: dict[str, Any] = {name: tuple(payload[name]) for name in ("images", "right", "bounds")}
+    if payload.get("certified") is not None:
+        lists["certified"] = tuple(payload["certified"])
     part = Reliability(**payload | lists)
     if not part.images or not _is_sorted(part.bounds) or not len(part.images) == len(part.right) == len(part.bounds):
         raise ValueError("the groups are damaged")

@@ -26,9 +26,12 @@ def check_data(path: Path, tested: LabeledImages) -> None:
 def describe_larger(path: Path, payload: Mapping[str, Any]) -> str | None:
     """Describe the stored evaluation if it is larger than a new one; return None if it is not.
 
-    More images are larger, and of the same images more passes.
+    More images are larger, and of the same images more passes. An evaluation from before the run was tuned, or tuned
+    again, is not kept.
     """
     stored = _read(path)
+    if any(name in stored and stored[name] != payload.get(name) for name in ("strength", "combine")):
+        return None
     with suppress(KeyError, TypeError, ValueError, ZeroDivisionError):  # damaged, and therefore replaced
         if _size(stored) > _size(payload):
             return _describe(stored)

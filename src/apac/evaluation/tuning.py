@@ -13,13 +13,12 @@ from apac.classify.choice import Candidate, Choice
 from apac.classify.classifier import Classifier
 from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.rules.fixed import FixedPasses
-from apac.classify.scores import Scores, rank
+from apac.classify.scores import Scores, logarithms, rank
 from apac.deform.base import Deformation, validate_strength
 from apac.errors import InputError
 from apac.evaluation.calibration import negative_log_likelihood, with_temperature
 from apac.evaluation.few_images import FOLDS, cross_fitted_losses, fit_moderate_temperature
 from apac.evaluation.labels import validate_classes, validate_labels
-from apac.evaluation.measures import log_scores
 from apac.progress import Progress, no_progress
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
@@ -99,7 +98,7 @@ def measure(
             part = candidate.score(images, start, stop, progress=report)
             total = part if total is None else total.merge(part)
             for combine in COMBINATIONS:
-                scores[strength, combine][stop] = log_scores(combine, total.log_mean, total.probability_mean)
+                scores[strength, combine][stop] = logarithms(combine, total.log_mean, total.probability_mean)
     return Measured(labels, scores, notes)
 
 

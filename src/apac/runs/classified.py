@@ -36,6 +36,7 @@ class ClassifiedImages:
     classes: tuple[str, ...]  # (K,)
     notes: tuple[tuple[str, ...], ...]  # (N,) how each image was converted, such as "resized from 300 × 260"
     unreadable: dict[Path, str]  # the other files, with reasons
+    plain: bool = False  # whether one pass of the undeformed image decided
 
     @property
     def labels(self) -> tuple[str | None, ...]:

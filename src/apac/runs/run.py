@@ -101,19 +101,21 @@ class Run:
     ) -> Classifier:
         """Return the classifier of this network, with the deformation used in training.
 
-        The default rule is `Certified()`, or a single pass for a network that was trained without deformation, for
-        which all passes are identical. If the run is tuned, the strength of the deformation, `combine` unless it is
-        given, and the temperature are those of its `choice`; with `paper_rule=True`, the choice is ignored.
+        The default rule is `Certified()`. If the run is tuned, the strength of the deformation, `combine` unless it is
+        given, and the temperature are those of its `choice`; with `paper_rule=True`, the choice is ignored. If the
+        network was trained without deformation, or the plain prediction was chosen, the rule is a single pass in any
+        case, because all passes would be identical.
 
         >>> import apac
         >>> apac.load("mnist-cnn").classifier().rule
         Certified(error=0.0001, limit=16384, clip=30.0)
         """
-        default = FixedPasses(1) if self.deformation == Compose() else Certified()
+        if self.deformation == Compose():
+            rule = FixedPasses(1)
         classifier = Classifier(
             self.normalization.in_front_of(self.network).eval(),
             self.deformation,
-            rule=default if rule is None else rule,
+            rule=Certified() if rule is None else rule,
             seed=seed,
             combine="product" if combine is None else combine,
             independent=independent,
@@ -122,7 +124,7 @@ class Run:
         if self.choice is None or paper_rule:
             return classifier
         tuned = self.choice.apply(classifier, combine)
-        return tuned if rule is None else replace(tuned, rule=rule)
+        return tuned if rule is None or not self.choice.strength else replace(tuned, rule=rule)
 
     def classify(
         self,
@@ -152,17 +154,18 @@ class Run:
         read = read_images(paths, self.image_shape, fit=self.config.fit, digits=digits)
         if plain and rule is not None:
             raise InputError("plain=True is one pass of the undeformed image; omit it, or omit the rule.")
+        choice = None if paper_rule else self.choice
+        plain = plain or self.deformation == Compose() or (choice is not None and not choice.strength)
         images = self.normalize(read.images)
         classifier = self.classifier(
             FixedPasses(1) if plain else rule, seed=seed, combine=combine, paper_rule=paper_rule
         )
         if plain:
             images = self.deformation.preprocess(images)
-            choice = None if paper_rule else self.choice
             temperature = 1.0 if choice is None else choice.plain.temperature(classifier.rule)
             classifier = replace(classifier, deformation=Compose(), image_shape=None, temperature=temperature)
         decision = classifier.decide(images, progress=progress)
-        return ClassifiedImages(read.paths, decision, self.classes, read.notes, read.unreadable)
+        return ClassifiedImages(read.paths, decision, self.classes, read.notes, read.unreadable, plain)
 
     def export(self, path: str | os.PathLike[str], *, whitened: bool = False, overwrite: bool = False) -> Path:
         """Write the preprocessing and the network as an ONNX file for any number of images; return its path.
@@ -170,9 +173,9 @@ class Run:
         The graph takes float32 `images` (n, C, H, W) of pixels / 255 (or, for a run on float images, those images), and
         returns `logits`: the plain prediction. The classes, the shape and the deformation are in its metadata.
 
-        With `apac.from_onnx`, the file decides as `classifier()` does. A run with ZCA deforms whitened images; for its
-        decisions, export with `whitened=True`: the graph then takes the images that `normalize` returns. Requires the
-        extra `fast`.
+        With `apac.from_onnx`, the file decides as `classifier(paper_rule=True)` does; `choice.apply` adds what was
+        tuned. A run with ZCA deforms whitened images; for its decisions, export with `whitened=True`: the graph then
+        takes the images that `normalize` returns. Requires the extra `fast`.
 
         >>> import apac
         >>> path = apac.load("mnist-cnn").export("model.onnx")
