@@ -46,6 +46,11 @@ def requires_grad(tree: Any) -> bool:
     return tree.requires_grad if isinstance(tree, Tensor) else any(map(requires_grad, _children(tree)))
 
 
+def bytes_of(tree: Any) -> int:
+    """Return the memory that the tensors of a tree take."""
+    return tree.nbytes if isinstance(tree, Tensor) else sum(map(bytes_of, _children(tree)))
+
+
 def _first_tensor(tree: Any) -> Tensor | None:
     if isinstance(tree, Tensor):
         return tree
