@@ -32,6 +32,7 @@ LAYERS = [
     {"reporting"},
     {"paper"},
     {"bench"},
+    {"serve"},
     {"cli"},
     {"__main__"},
 ]
