@@ -1,0 +1,87 @@
+"""Serve models from a thread of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx2 as httpx
+import uvicorn
+
+import apac
+from apac.serve.app import build, services_of
+from apac.serve.guard import Guard
+from apac.serve.limits import Limits
+from apac.serve.model import Model
+from apac.serve.server import Protocol
+
+LIMITS = Limits(images=80, passes=2048, queue=200, body_seconds=1.0, seconds=20.0)
+
+
+@dataclass
+class Running:
+    """A server in a thread."""
+
+    address: str
+    guard: Guard
+
+    @property
+    def model(self) -> Model:
+        return next(iter(services_of(self.guard).models.values()))
+
+    def wait_until_idle(self) -> None:
+        """Wait until no image is under way."""
+        engine = self.model.engine
+        for _ in range(2000):
+            if not engine.waiting and not engine.under_way:
+                return
+            time.sleep(0.01)
+        raise AssertionError("the engine still works")
+
+    def client(self, **options: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.address, timeout=30, trust_env=False, **options)
+
+    def infer(self, payload: dict[str, Any], name: str = "mnist-cnn") -> dict[str, Any]:
+        with self.client() as client:
+            response = client.post(f"/v2/models/{name}/infer", json=payload)
+        assert response.status_code == 200, response.text
+        return {output["name"]: output["data"] for output in response.json()["outputs"]}
+
+    def refusal(self, payload: Any, status: int = 400) -> str:
+        with self.client() as client:
+            content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+            response = client.post("/v2/models/mnist-cnn/infer", content=content)
+        assert response.status_code == status, response.text
+        assert list(response.json()) == ["error"]
+        return response.json()["error"]
+
+
+@contextmanager
+def running(
+    *models: Model, limits: Limits = LIMITS, token: bytes | None = None, wait: bool = True
+) -> Iterator[Running]:
+    """Serve models in a thread until the end of the block."""
+    guard = build(models, limits, token)
+    config = uvicorn.Config(guard, http=Protocol, ws="none", lifespan="on", log_config=None, access_log=False)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+        thread.start()
+        try:
+            for model in models if wait else ():
+                assert model.engine.ready.wait(60)
+            yield Running(f"http://127.0.0.1:{listener.getsockname()[1]}", guard)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def mnist(limits: Limits = LIMITS, **changes: Any) -> Model:
+    return Model("mnist-cnn", replace(apac.load("mnist-cnn"), **changes), limits)
