@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 import threading
@@ -20,7 +21,7 @@ from apac.serve.app import build, services_of
 from apac.serve.guard import Guard
 from apac.serve.limits import Limits
 from apac.serve.model import Model
-from apac.serve.server import Protocol
+from apac.serve.server import uvicorn_config
 
 LIMITS = Limits(images=80, passes=2048, queue=200, body_seconds=1.0, seconds=20.0)
 
@@ -69,8 +70,7 @@ def running(
 ) -> Iterator[Running]:
     """Serve models in a thread until the end of the block."""
     guard = build(models, limits, token)
-    config = uvicorn.Config(guard, http=Protocol, ws="none", lifespan="on", log_config=None, access_log=False)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(uvicorn_config(guard))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
         thread.start()
@@ -85,3 +85,16 @@ def running(
 
 def mnist(limits: Limits = LIMITS, **changes: Any) -> Model:
     return Model("mnist-cnn", replace(apac.load("mnist-cnn"), **changes), limits)
+
+
+def tensor(values: Any, datatype: str = "UINT8") -> dict[str, Any]:
+    return {"name": "images", "datatype": datatype, "shape": list(values.shape), "data": values.flatten().tolist()}
+
+
+def files(*contents: bytes) -> dict[str, Any]:
+    encoded = [base64.b64encode(content).decode() for content in contents]
+    return {"name": "images", "datatype": "BYTES", "shape": [len(encoded)], "data": encoded}
+
+
+def request(inputs: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+    return {"inputs": [inputs], "parameters": parameters}

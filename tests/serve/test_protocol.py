@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import torch
@@ -14,22 +12,9 @@ from torch import nn
 
 import apac
 from apac.serve.model import Model
-from served import LIMITS, mnist, running
+from served import LIMITS, files, mnist, request, running, tensor
 
 CLASSES = [str(digit) for digit in range(10)]
-
-
-def tensor(values: Any, datatype: str = "UINT8") -> dict[str, Any]:
-    return {"name": "images", "datatype": datatype, "shape": list(values.shape), "data": values.flatten().tolist()}
-
-
-def files(*contents: bytes) -> dict[str, Any]:
-    encoded = [base64.b64encode(content).decode() for content in contents]
-    return {"name": "images", "datatype": "BYTES", "shape": [len(encoded)], "data": encoded}
-
-
-def request(inputs: dict[str, Any], **parameters: Any) -> dict[str, Any]:
-    return {"inputs": [inputs], "parameters": parameters}
 
 
 def test_the_server_and_the_model_describe_themselves(server):

@@ -3,18 +3,17 @@
 `PassScheduler` decides a fixed set of images, whose logits the processor rounds differently in batches of different
 sizes. Here the unit of work is one image in the 16 passes between two updates of its rule, which is one batch of the
 network: its shape and its contents do not depend on the other images, and neither does any digit of the result. Images
-share what does not round: the parameters of a pass, which are sampled once for all of them, and the updates of a rule,
-which are elementwise.
+share what does not round: the parameters of a pass and the coordinates that follow from them, which are computed once
+for all of them, and the updates of a rule, which are elementwise.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,13 +23,16 @@ from apac.classify.classifier import Classifier
 from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.decision import Decision
 from apac.classify.margin import MarginMoments
-from apac.classify.passes import Block, PassRunner
+from apac.classify.passes import PassRunner, _in_own_memory, _select_set_of_class
 from apac.classify.rules.base import PASSES_PER_UPDATE, Rule, RuleState
 from apac.classify.scores import Scores, rank
 
 BLOCKS_PER_WORKER = 2  # in a round, so that no worker waits while another finishes
-CACHED_BYTES = 64 << 20  # of sampled parameters
+CACHED_BYTES = 64 << 20  # of the deformations of passes
 MANY_PASSES = 1 << 20  # an unlimited job, for which preparing the network always pays
+
+
+Deform = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -103,15 +105,14 @@ class Session:
         self._watched: set[int] = set()
         self._left: set[int] = set()
         self._next_ticket = 0
-        self._parameters: OrderedDict[tuple[int, int, int], list[Any]] = OrderedDict()
-        self._cached_bytes = 0
+        self._cached: OrderedDict[tuple[int, int, int], list[Deform]] = OrderedDict()
 
     @staticmethod
     @contextmanager
     def open(classifier: Classifier, image_shape: tuple[int, int, int]) -> Iterator[Session]:
         """Yield a session with worker threads, its network prepared for images of this shape."""
         examples = torch.linspace(0, 1, 2 * torch.Size(image_shape).numel()).view(2, *image_shape)
-        batch = replace(classifier, device_batch=PASSES_PER_UPDATE, independent=False)
+        batch = replace(classifier, device_batch=PASSES_PER_UPDATE + 1, independent=False)
         with batch.prepared(examples, MANY_PASSES)._runner.running() as runner:
             yield Session(runner)
 
@@ -176,21 +177,30 @@ class Session:
     def _run(self, item: tuple[Tensor, int, range]) -> Tensor:
         """Return the log-probabilities of an image (1, C, H, W), (passes, 1, K); before the first pass, the plain."""
         image, seed, numbers = item
-        batch = self._runner._run(Block(image, numbers, self._sample(image, seed, numbers)))
-        return batch if numbers.start else torch.cat((self._runner._run_plain(image)[None], batch))
+        runner = self._runner
+        repeated = image.repeat(len(numbers), 1, 1, 1)
+        per_set = []
+        for deform in self._deformations(repeated, seed, numbers):
+            virtual = deform(repeated)
+            if not numbers.start:  # in the batch of the first passes, the plain image costs next to nothing
+                virtual = torch.cat((runner.deformation.preprocess(image), virtual))
+            per_set.append(runner._evaluate(_in_own_memory(virtual, repeated)))
+        return _select_set_of_class(per_set, runner.deformation)[:, None]
 
-    def _sample(self, image: Tensor, seed: int, numbers: range) -> list[Any]:
-        """Return the parameters of passes, which all images share."""
+    def _deformations(self, images: Tensor, seed: int, numbers: range) -> list[Deform]:
+        """Return the deformation of each set in these passes, which all images share."""
         key = seed, numbers.start, numbers.stop
-        if (cached := self._parameters.get(key)) is not None:
+        if (cached := self._cached.get(key)) is not None:
             return cached
-        parameters = replace(self._runner, seed=seed)._sample_shared(image, numbers)
+        sampled = replace(self._runner, seed=seed)._sample_shared(images, numbers)
+        bound = [u.bind(images, theta) for u, theta in zip(self._runner.deformation.sets, sampled, strict=True)]
         # Other threads may do the same at the same time: the entries are equal, and each operation is atomic.
-        self._parameters[key] = parameters
-        self._cached_bytes += trees.bytes_of(tuple(parameters))
-        while self._cached_bytes > CACHED_BYTES and len(self._parameters) > 1:
-            self._cached_bytes -= trees.bytes_of(tuple(self._parameters.popitem(last=False)[1]))
-        return parameters
+        self._cached[key] = bound
+        # Next to the parameters, a displacement of the same size may be kept.
+        size = 2 * trees.bytes_of(tuple(sampled))
+        while len(self._cached) > max(1, CACHED_BYTES // max(1, size)):
+            self._cached.popitem(last=False)
+        return bound
 
     def _update(self, cohort: _Cohort, numbers: range, batch: Tensor) -> tuple[_Cohort, Tensor, list[Update]]:
         """Pass a batch of passes, (passes, n, K), to the rule; return the undecided images, their mask, and updates."""

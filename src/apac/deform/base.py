@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -59,6 +60,13 @@ class Deformation(ABC):
         A pure function: the output depends only on the arguments, which are not modified. The output may be the input
         tensor itself if nothing changes.
         """
+
+    def bind(self, images: Tensor, parameters: Any) -> Callable[[Tensor], Tensor]:
+        """Return `apply` with these parameters, for any number of calls with images of this shape and type.
+
+        Override it if there is work that the calls can share.
+        """
+        return partial(self.apply, parameters=parameters)
 
     def __call__(self, images: Tensor, *, generator: torch.Generator, labels: Tensor | int | None = None) -> Tensor:
         """Sample parameters for each image and apply them, for example in your own training loop.

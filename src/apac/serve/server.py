@@ -95,7 +95,7 @@ def _run(configuration: Configuration, guard: Guard, listener: socket.socket, *,
     requests = logging.getLogger("apac.serve.requests")
     requests.handlers, requests.propagate = [lines], False
     requests.setLevel(logging.INFO)
-    Server(_uvicorn(configuration, guard), guard, is_worker=is_worker).run([listener])
+    Server(uvicorn_config(guard), guard, is_worker=is_worker).run([listener])
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -112,17 +112,18 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _uvicorn(configuration: Configuration, app: Guard) -> uvicorn.Config:
+def uvicorn_config(guard: Guard) -> uvicorn.Config:
+    limits = guard.limits
     return uvicorn.Config(
-        app,
+        guard,
         http=Protocol,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=configuration.limits.connections,
-        timeout_graceful_shutdown=round(configuration.limits.seconds + configuration.limits.body_seconds),
+        limit_concurrency=limits.connections,
+        timeout_graceful_shutdown=round(limits.seconds + limits.body_seconds),
     )
 
 
