@@ -30,6 +30,11 @@ def rows(tree: Tree, index: Tensor | slice) -> Tree:
     return _map(lambda leaf: leaf[index], tree)
 
 
+def repeat(tree: Tree, times: int) -> Tree:
+    """Return all rows, `times` times in a row."""
+    return tree if times == 1 else _map(lambda leaf: leaf.repeat(times, *[1] * (leaf.ndim - 1)), tree)
+
+
 def concatenate(trees: Sequence[Tree]) -> Tree:
     """Concatenate trees of the same structure along the leading dimension. Numbers come from the first tree."""
     return _map(lambda *leaves: torch.cat(leaves), *trees)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -23,10 +24,12 @@ from apac.classify.classifier import Classifier
 from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.decision import Decision
 from apac.classify.margin import MarginMoments
+from apac.classify.network_outputs import log_probabilities
 from apac.classify.passes import PassRunner, _in_own_memory, _select_set_of_class
 from apac.classify.rules.base import PASSES_PER_UPDATE, Rule, RuleState
 from apac.classify.scores import Scores, rank
 
+TOGETHER = 4  # images that a worker deforms at once
 BLOCKS_PER_WORKER = 2  # in a round, so that no worker waits while another finishes
 CACHED_BYTES = 64 << 20  # of the deformations of passes
 MANY_PASSES = 1 << 20  # an unlimited job, for which preparing the network always pays
@@ -105,7 +108,8 @@ class Session:
         self._watched: set[int] = set()
         self._left: set[int] = set()
         self._next_ticket = 0
-        self._cached: OrderedDict[tuple[int, int, int], list[Deform]] = OrderedDict()
+        self._cached: OrderedDict[tuple[int, int, int, int], tuple[list[Deform], int]] = OrderedDict()
+        self._caching = Lock()
 
     @staticmethod
     @contextmanager
@@ -140,17 +144,18 @@ class Session:
         images = sum(len(cohort.tickets) for cohort in cohorts)
         fill = PASSES_PER_UPDATE * -(-BLOCKS_PER_WORKER * self._runner.workers.count // max(1, images))
         plan = [(cohort, self._next_blocks(cohort, fill)) for cohort in cohorts]
+        together = max(1, min(TOGETHER, images // (BLOCKS_PER_WORKER * self._runner.workers.count)))
         items = (
-            (cohort.images[row : row + 1], cohort.settings.seed, numbers)
+            (part, cohort.settings.seed, numbers)
             for cohort, blocks in plan
             for numbers in blocks
-            for row in range(len(cohort.tickets))
+            for part in cohort.images.split(together)
         )
         with closing(self._runner._map(self._run, items)) as results:
             for cohort, blocks in plan:
-                size, own = len(cohort.tickets), torch.arange(len(cohort.tickets))
+                parts, own = -(-len(cohort.tickets) // together), torch.arange(len(cohort.tickets))
                 for numbers in blocks:
-                    batch = torch.cat(list(islice(results, size)), dim=1)  # (passes, n, K)
+                    batch = torch.cat(list(islice(results, parts)), dim=1)  # (passes, n, K)
                     if len(own):
                         cohort, kept, updates = self._update(cohort, numbers, batch[:, own])
                         own = own[kept]
@@ -175,31 +180,38 @@ class Session:
         return [range(start, min(start + PASSES_PER_UPDATE, stop)) for start in range(done, stop, PASSES_PER_UPDATE)]
 
     def _run(self, item: tuple[Tensor, int, range]) -> Tensor:
-        """Return the log-probabilities of an image (1, C, H, W), (passes, 1, K); before the first pass, the plain."""
-        image, seed, numbers = item
-        runner = self._runner
-        repeated = image.repeat(len(numbers), 1, 1, 1)
+        """Return the log-probabilities of images, (passes, n, K); before the first pass, the plain ones."""
+        images, seed, numbers = item
+        runner, n, passes = self._runner, len(images), len(numbers)
+        repeated = images.repeat_interleave(passes, dim=0)  # row i * passes + p is image i in pass p
+        if not numbers.start:
+            plain = runner.deformation.preprocess(images)[:, None]  # in the batch of the passes it costs little
         per_set = []
-        for deform in self._deformations(repeated, seed, numbers):
+        for deform in self._deformations(repeated[:passes], seed, numbers, n):
             virtual = deform(repeated)
-            if not numbers.start:  # in the batch of the first passes, the plain image costs next to nothing
-                virtual = torch.cat((runner.deformation.preprocess(image), virtual))
-            per_set.append(runner._evaluate(_in_own_memory(virtual, repeated)))
-        return _select_set_of_class(per_set, runner.deformation)[:, None]
+            if not numbers.start:
+                virtual = torch.cat((plain, virtual.unflatten(0, (n, passes))), dim=1).flatten(0, 1)
+            virtual = _in_own_memory(virtual, images, repeated)
+            # One batch of the network for each image.
+            batch = len(virtual) // n
+            per_set.append(log_probabilities(runner.network, virtual, batch, runner.outputs))
+        scores = _select_set_of_class(per_set, runner.deformation)  # (n * passes, K)
+        return scores.view(n, -1, scores.shape[1]).transpose(0, 1)
 
-    def _deformations(self, images: Tensor, seed: int, numbers: range) -> list[Deform]:
-        """Return the deformation of each set in these passes, which all images share."""
-        key = seed, numbers.start, numbers.stop
+    def _deformations(self, images: Tensor, seed: int, numbers: range, n: int) -> list[Deform]:
+        """Return the deformation of n images in these passes, for each set; `images` are one image for each pass."""
+        key = seed, numbers.start, numbers.stop, n
         if (cached := self._cached.get(key)) is not None:
-            return cached
+            return cached[0]
         sampled = replace(self._runner, seed=seed)._sample_shared(images, numbers)
-        bound = [u.bind(images, theta) for u, theta in zip(self._runner.deformation.sets, sampled, strict=True)]
-        # Other threads may do the same at the same time: the entries are equal, and each operation is atomic.
-        self._cached[key] = bound
+        sets = zip(self._runner.deformation.sets, sampled, strict=True)
+        bound = [u.bind(images, parameters, n) for u, parameters in sets]
         # Next to the parameters, a displacement of the same size may be kept.
-        size = 2 * trees.bytes_of(tuple(sampled))
-        while len(self._cached) > max(1, CACHED_BYTES // max(1, size)):
-            self._cached.popitem(last=False)
+        size = 2 * n * trees.bytes_of(tuple(sampled))
+        with self._caching:
+            self._cached[key] = bound, size
+            while sum(size for _, size in self._cached.values()) > CACHED_BYTES and len(self._cached) > 1:
+                self._cached.popitem(last=False)
         return bound
 
     def _update(self, cohort: _Cohort, numbers: range, batch: Tensor) -> tuple[_Cohort, Tensor, list[Update]]:

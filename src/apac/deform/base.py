@@ -61,12 +61,12 @@ class Deformation(ABC):
         tensor itself if nothing changes.
         """
 
-    def bind(self, images: Tensor, parameters: Any) -> Callable[[Tensor], Tensor]:
-        """Return `apply` with these parameters, for any number of calls with images of this shape and type.
+    def bind(self, images: Tensor, parameters: Any, repeats: int = 1) -> Callable[[Tensor], Tensor]:
+        """Return `apply` with these parameters, `repeats` times in a row, for images of this shape and type.
 
-        Override it if there is work that the calls can share.
+        Override it if there is work that several calls can share.
         """
-        return partial(self.apply, parameters=parameters)
+        return partial(self.apply, parameters=trees.repeat(parameters, repeats))
 
     def __call__(self, images: Tensor, *, generator: torch.Generator, labels: Tensor | int | None = None) -> Tensor:
         """Sample parameters for each image and apply them, for example in your own training loop.

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from apac import trees
 from apac.deform.base import Deformation, InputType, common_input_types, prepare
 from apac.deform.cpu import apply_in_tiles
 from apac.deform.per_class import PerClass
@@ -86,16 +87,16 @@ class Compose(Deformation):
     def apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
         return apply_in_tiles(self._apply, images, prepare(images, parameters))
 
-    def bind(self, images: Tensor, parameters: ComposeParameters) -> Callable[[Tensor], Tensor]:
+    def bind(self, images: Tensor, parameters: ComposeParameters, repeats: int = 1) -> Callable[[Tensor], Tensor]:
         prepared = prepare(images, parameters)
         flows: list[Flow | None] = []
         start = 0
         for group in self._groups:
             stop = start + len(group.parts) + (group.thickness is not None)
             own = prepared.parts[start:stop]
-            flows.append(combined_flow(group.parts, images, own) if group.geometric else None)
+            flows.append(combined_flow(group.parts, images, own).repeat(repeats) if group.geometric else None)
             start = stop
-        return partial(self._apply, parameters=prepared, flows=flows)
+        return partial(self._apply, parameters=trees.repeat(prepared, repeats), flows=flows)
 
     @property
     def expects_pixels(self) -> bool:

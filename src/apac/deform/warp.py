@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from apac import trees
 from apac.deform.base import prepare
 from apac.deform.cpu import apply_in_tiles, as_arrays, kernels_for
 from apac.deform.thickness import Thickness
@@ -34,6 +35,11 @@ class Flow:
 
     matrix: Tensor | None = None  # (n, 3, 3), acts on (x, y, 1) in pixels from the center
     displacement: Tensor | None = None  # (n, 2, H, W), x then y, in pixels
+
+    def repeat(self, times: int) -> Flow:
+        """Return all n rows, `times` times in a row."""
+        terms = (self.matrix, self.displacement)
+        return Flow(*(None if term is None else trees.repeat(term, times) for term in terms))
 
 
 @runtime_checkable

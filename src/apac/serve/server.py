@@ -29,6 +29,8 @@ from apac.serve.signals import KILLED, handled_signals
 from apac.serve.workers import supervise
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
+# A worker that comes back from the network waits for Python at most this long; Python's own 5 ms are a whole batch.
+SWITCH_SECONDS = 0.0005
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 HEADER_SECONDS = 10.0  # for a client to send the header of its first request
 DRAIN_TICKS = 5  # of 0.1 s, in which kept connections are told to close before the server stops to listen
@@ -88,6 +90,7 @@ def serve_process(configuration: Configuration, listener: socket.socket) -> None
 
 
 def _run(configuration: Configuration, guard: Guard, listener: socket.socket, *, is_worker: bool) -> None:
+    sys.setswitchinterval(SWITCH_SECONDS)
     if configuration.threads is not None:
         torch.set_num_threads(configuration.threads)
     lines = logging.StreamHandler(sys.stderr)
