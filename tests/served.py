@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -98,3 +101,22 @@ def files(*contents: bytes) -> dict[str, Any]:
 
 def request(inputs: dict[str, Any], **parameters: Any) -> dict[str, Any]:
     return {"inputs": [inputs], "parameters": parameters}
+
+
+@contextmanager
+def process(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a server and yield it with its address when it is ready. The log goes nowhere."""
+    command = [sys.executable, "-m", "apac", "--threads", "1", "serve", "mnist-cnn", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            address = re.search(r"http://\S+", server.stdout.readline())[0]
+            for _ in range(1200):
+                try:
+                    if httpx.get(f"{address}/v2/health/ready", trust_env=False, timeout=5).status_code == 200:
+                        break
+                except httpx.TransportError:
+                    pass
+                time.sleep(0.1)
+            yield server, address
+        finally:
+            server.kill()

@@ -73,15 +73,15 @@ def serve(configuration: Configuration) -> None:
     """Serve until a signal: the first ends after all requests are answered, the second at once."""
     if configuration.host not in LOCAL and not configuration.token:
         raise InputError("a server that other machines reach needs a token; give one, or listen at 127.0.0.1.")
-    listener = _listen(configuration.host, configuration.port)
-    host, port = listener.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    guard = application(configuration)  # in the parent of workers too: an error is one sentence, not one per worker
-    print(f"serving {', '.join(services_of(guard).models)} at {address}", flush=True)
-    if configuration.workers > 1:
-        supervise(partial(serve_process, configuration, listener), configuration.workers)
-    else:
-        _run(configuration, guard, listener, is_worker=False)
+    with _listen(configuration.host, configuration.port) as listener:
+        host, port = listener.getsockname()[:2]
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        guard = application(configuration)  # in the parent of workers too: an error is one sentence, not one per worker
+        print(f"serving {', '.join(services_of(guard).models)} at {address}", flush=True)
+        if configuration.workers > 1:
+            supervise(partial(serve_process, configuration, listener), configuration.workers)
+        else:
+            _run(configuration, guard, listener, is_worker=False)
 
 
 def serve_process(configuration: Configuration, listener: socket.socket) -> None:
@@ -104,10 +104,7 @@ def _run(configuration: Configuration, guard: Guard, listener: socket.socket, *,
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(1024)
+        listener = socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"cannot listen at {host}, port {port}: {reason}; choose another address or port.") from error
