@@ -57,7 +57,7 @@ PRIVATE = {
     r"need be": "needed",
     r"nobody": "name the subject",
     r"said": "returned, printed",
-    r"settle[ds]?": "validate, decide",
+    r"settle": "validate, decide",  # but a decision that more passes would not change has settled
     r"so many": "name the number",
     r"spoil(?:s|ed)?": "corrupted",
     r"thetas?": "parameters",

@@ -16,6 +16,7 @@ import socket
 import urllib.parse
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from PIL import Image
 
 from served import Running, process
 
+CLIENTS = 6  # at the same time
 FEW, MANY = 150, int(os.environ.get("APAC_FUZZ", "50000"))
 ODD = [None, -1, 0, 1, 2**63, 10**30, 1e308, -0.5, "", "x" * 1000, "\ud800", [], {}, [[]], {"a": {}}, True, [None] * 9]
 PATHS = ["/", "/v2", "/classify", "/metrics", "/static/../../x", "/v2/models/%00/infer", "/v2/models/" + "a" * 3000]
@@ -185,10 +187,12 @@ def test_thousands_of_malformed_requests_leave_the_memory_as_it_was(seven: bytes
     with process("--port", "0") as (server, address):
         Fuzzer(address, seed=1).run(1000)  # buffers of the first requests of each kind
         before = resident(server.pid)
-        fuzzer = Fuzzer(address, seed=2)
-        fuzzer.run(MANY)
+        fuzzers = [Fuzzer(address, seed=2 + number) for number in range(CLIENTS)]
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            list(pool.map(lambda fuzzer: fuzzer.run(MANY // CLIENTS), fuzzers))
         after = resident(server.pid)
-        print(f"{MANY} requests, {dict(fuzzer.statuses)}, {before / 1024:.0f} MiB before and {after / 1024:.0f} after")
+        statuses = sum((fuzzer.statuses for fuzzer in fuzzers), Counter[int | str]())
+        print(f"{statuses.total()} requests, {dict(statuses)}, {before >> 10} MiB before and {after >> 10} MiB after")
         assert abs(after - before) < 0.1 * before
-        fuzzer.upload(seven)
+        fuzzers[0].upload(seven)
         assert server.poll() is None

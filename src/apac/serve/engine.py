@@ -33,7 +33,7 @@ class Job:
     updates: asyncio.Queue[tuple[int, Update] | None]  # (image, update); None if the engine failed
     remaining: int
     held: list[tuple[int, Update]] = field(default_factory=list)
-    cancelled: bool = False
+    canceled: bool = False
 
     def deliver(self, index: int, update: Update) -> None:
         """Pass an update to the event loop; those of a job that is not watched all at once, when it is done."""
@@ -47,7 +47,7 @@ class Job:
         self._call(None)
 
     def _call(self, *items: tuple[int, Update] | None) -> None:
-        if self.cancelled or self.loop.is_closed():
+        if self.canceled or self.loop.is_closed():
             return
 
         def put() -> None:
@@ -106,7 +106,7 @@ class Engine:
         finally:
             if job.remaining:
                 with self._changed:
-                    job.cancelled = True
+                    job.canceled = True
                     self._waiting = deque(entry for entry in self._waiting if entry[0] is not job)
 
     async def decide(self, images: Tensor, settings: Settings) -> list[Update]:
@@ -146,7 +146,7 @@ class Engine:
         """Move waiting images to the session; wait if there is nothing to do. Returns False at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._under_way or self._stopping)
-            for ticket in [ticket for ticket, (job, _) in self._under_way.items() if job.cancelled]:
+            for ticket in [ticket for ticket, (job, _) in self._under_way.items() if job.canceled]:
                 session.leave(ticket)
                 del self._under_way[ticket]
             while self._waiting and len(self._under_way) < UNDER_WAY:
