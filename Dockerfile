@@ -6,7 +6,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src ./src
 RUN pip install --no-cache-dir --constraint constraints.txt '.[serve,fast]' \
     && useradd --create-home --uid 1000 apac
-USER apac
+USER 1000
 # Compiled kernels are cached in a folder that this user may write to.
 ENV NUMBA_CACHE_DIR=/tmp/numba OMP_WAIT_POLICY=PASSIVE
 

@@ -197,3 +197,7 @@ def test_the_document_describes_the_routes(server):
     assert set(schema["properties"]) == {"id", "inputs", "outputs", "parameters"}
     assert "RequestInput" in document["components"]["schemas"]
     assert set(infer["responses"]) == {"200", "4XX", "503"}
+    limit = document["components"]["schemas"]["Parameters"]["properties"]["limit"]["anyOf"][0]
+    assert limit == {"type": "integer", "minimum": 16, "maximum": 2048}
+    by_name = {each["name"]: each["schema"] for each in document["paths"]["/classify"]["post"]["parameters"]}
+    assert by_name["model"]["anyOf"][0]["enum"] == ["mnist-cnn"]
