@@ -10,6 +10,7 @@ KINDS = [
     apac.Elastic(sigma=3.0, alpha=12.0, reference_size=14),
     apac.ScaleShift(scale=(1.2, 1.8)),
     apac.Flip(0.3),
+    apac.Shift(3),
     apac.Thickness(dilate=0.4, erode=0.3, size=3),
     apac.Thickness(dilate=0.4, erode=0.3, reference_size=3),
     apac.Color(gamma=(0.5, 2.0), cast=0.1),

@@ -99,6 +99,7 @@ def test_the_public_names():
         "ApacClassifier",
         "ApacError",
         "Certified",
+        "Choice",
         "Classifier",
         "Color",
         "Compose",
@@ -107,6 +108,7 @@ def test_the_public_names():
         "Deformation",
         "DeformationLayer",
         "Elastic",
+        "Exhaustive",
         "FeatureDropout",
         "FixedPasses",
         "Flip",
@@ -118,6 +120,7 @@ def test_the_public_names():
         "Run",
         "ScaleShift",
         "Scores",
+        "Shift",
         "StorageError",
         "Thickness",
         "TimeShift",
@@ -133,6 +136,7 @@ def test_the_public_names():
         "load",
         "presets",
         "train",
+        "tune",
     ]
     for name in apac.__all__:
         assert getattr(apac, name) is not None

@@ -44,8 +44,14 @@ def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch, capsys):
         exec(compile(block, str(page), "exec"), names)
 
 
-# Arguments for a quick run: seeds, epochs and the limit of passes, or images and epochs.
-EXAMPLES = {"digits": (1, 3, 16), "own_classes": (1, 3, 16), "own_pipeline": (6, 1), "time_series": (1, 2, 16)}
+# Arguments for a quick run: seeds, epochs and the limit of passes, or images, epochs and passes.
+EXAMPLES = {
+    "digits": (1, 3, 16),
+    "own_classes": (1, 3, 16),
+    "own_pipeline": (6, 1, 17),
+    "time_series": (1, 2, 16),
+    "tuned": (1, 1, 16),
+}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

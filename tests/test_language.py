@@ -57,7 +57,6 @@ PRIVATE = {
     r"need be": "needed",
     r"nobody": "name the subject",
     r"said": "returned, printed",
-    r"settle": "validate, decide",  # but a decision that more passes would not change has settled
     r"so many": "name the number",
     r"spoil(?:s|ed)?": "corrupted",
     r"thetas?": "parameters",
@@ -89,5 +88,5 @@ def test_code_and_documentation_use_one_vocabulary(vocabulary):
 
 def test_the_check_finds_words_in_prose_and_in_identifiers_and_exempts_scipy():
     assert len(findings("# Normalise the colours\nclass GreyImage: ...", BRITISH)) == 3
-    assert len(findings("settle_passes(thetas)  # lest it fails", PRIVATE)) == 3
+    assert len(findings("crew_passes(thetas)  # lest it fails", PRIVATE)) == 3
     assert not findings("from scipy.ndimage import grey_dilation  # an optimistic analysis of one moment", BRITISH)

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from apac.adapters.transforms.libraries import from_callable as from_callable
     from apac.adapters.transforms.libraries import from_kornia as from_kornia
     from apac.adapters.transforms.libraries import from_torchvision as from_torchvision
+    from apac.classify.choice import Choice as Choice
     from apac.classify.classifier import Classifier as Classifier
     from apac.classify.decision import Decision as Decision
     from apac.classify.rules.base import Rule as Rule
     from apac.classify.rules.certified import Certified as Certified
+    from apac.classify.rules.exhaustive import Exhaustive as Exhaustive
     from apac.classify.rules.fixed import FixedPasses as FixedPasses
     from apac.classify.scores import Scores as Scores
     from apac.data.base import Dataset as Dataset
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from apac.deform import Jitter as Jitter
     from apac.deform import PerClass as PerClass
     from apac.deform import ScaleShift as ScaleShift
+    from apac.deform import Shift as Shift
     from apac.deform import Thickness as Thickness
     from apac.deform import TimeShift as TimeShift
     from apac.deform import TimeWarp as TimeWarp
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from apac.errors import StorageError as StorageError
     from apac.errors import TrainingError as TrainingError
     from apac.evaluation.fixed import evaluate as evaluate
+    from apac.evaluation.tuning import tune as tune
     from apac.inference.onnx_file import from_onnx as from_onnx
     from apac.runs.run import Run as Run
     from apac.runs.run import load as load
@@ -50,6 +54,7 @@ _HOMES = {
     "ApacClassifier": "apac.adapters.sklearn",
     "ApacError": "apac.errors",
     "Certified": "apac.classify.rules.certified",
+    "Choice": "apac.classify.choice",
     "Classifier": "apac.classify.classifier",
     "Color": "apac.deform",
     "Compose": "apac.deform",
@@ -58,6 +63,7 @@ _HOMES = {
     "Deformation": "apac.deform",
     "DeformationLayer": "apac.deform",
     "Elastic": "apac.deform",
+    "Exhaustive": "apac.classify.rules.exhaustive",
     "FeatureDropout": "apac.deform",
     "FixedPasses": "apac.classify.rules.fixed",
     "Flip": "apac.deform",
@@ -69,6 +75,7 @@ _HOMES = {
     "Run": "apac.runs.run",
     "ScaleShift": "apac.deform",
     "Scores": "apac.classify.scores",
+    "Shift": "apac.deform",
     "StorageError": "apac.errors",
     "Thickness": "apac.deform",
     "TimeShift": "apac.deform",
@@ -84,6 +91,7 @@ _HOMES = {
     "load": "apac.runs.run",
     "presets": "apac.deform",
     "train": "apac.runs.train",
+    "tune": "apac.evaluation.tuning",
 }
 
 # Names that need an optional package; without it they are not listed, and using them says how to install it.

@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 import apac
-from estimators import ROUNDING, quick
+from estimators import EXPECTED_FAILURES, ROUNDING, quick
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +27,6 @@ def blobs() -> tuple[np.ndarray, np.ndarray]:
 
 # Few epochs and passes, for speed; everything else is the default.
 QUICK = apac.ApacClassifier(epochs=10, rule=apac.Certified(error=0.05, limit=64))
-# scikit-learn makes the same exception for its own stochastic estimators; test_sample_weights.py has the statistical
-# test.
-EXPECTED_FAILURES = {
-    "check_sample_weight_equivalence_on_dense_data": "batches are drawn at random: weighting a sample equals repeating "
-    "it in expectation only"
-}
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -41,6 +41,13 @@ def digit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture
+def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not draw the figures of apac evaluate, which takes longer than the rest of the command."""
+    for name in ("confusion.confusion_matrix", "probabilities.reliability", "probabilities.risk_coverage"):
+        monkeypatch.setattr(f"apac.reporting.figures.{name}", lambda *arguments: b"figure")
+
+
+@pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Dataset:
     """A tenth of the training images and a fifth of the test images, under every name."""
     whole = data.load("mnist-5k")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,10 @@ from safetensors.torch import load_file
 
 import apac
 from apac.runs import folder as run_folder
+from apac.runs.labeled_images import images_held_out
 from commands import call, refusal, succeed
+
+pytestmark = pytest.mark.usefixtures("no_drawing")
 
 
 def test_evaluate_prints_the_table_and_writes_json_and_csv(run, few):
@@ -30,7 +35,53 @@ def test_evaluate_prints_the_table_and_writes_json_and_csv(run, few):
     ]
     for error in (payload["plain"], payload["rows"][1]["product"], payload["rows"][1]["top2"]):
         assert f"{100 * error:.2f} %" in result.stdout
-    assert f"corrected {len(payload['corrected'])} and corrupted {len(payload['corrupted'])}" in result.stdout
+    assert f"corrects {len(payload['corrected'])} and corrupts {len(payload['corrupted'])}" in result.stdout
+    product = next(part for part in payload["measures"] if (part["rule"], part["passes"]) == ("product", 4))
+    assert f"to {product['calibrated']['nll']['value']:.3f} (" in result.stdout
+    assert float(lines[2]["product_calibrated_nll"]) == product["calibrated"]["nll"]["value"]
+    written = result.stdout.replace("\n", "").rpartition("wrote")[2]
+    for name in ("confusion.png", "reliability.png", "risk.png"):
+        assert name in written
+        assert (run / name).exists()
+
+
+def test_temperatures_are_fitted_on_held_out_images_or_cross_fitted(run, few, monkeypatch):
+    """The run was trained on other images than the few, until it does not tell."""
+    held_out = images_held_out(replace(apac.load(run), folder=None))
+    assert "Temperatures were cross-fitted" in succeed("evaluate", run, "--passes", 2).stdout
+    assert json.loads((run / "evaluation.json").read_text())["held_out"] == 0
+    settings = json.loads((run / "run.json").read_text())
+    del settings["images"]
+    (run / "run.json").write_text(json.dumps(settings))
+    assert "Temperatures were cross-fitted" in succeed("evaluate", run, "--passes", 2).stdout  # there are too few
+    module = sys.modules["apac.cli.evaluate"]  # the package has the command by this name
+    monkeypatch.setattr(module, "MIN_HELD_OUT", len(held_out.images))
+    result = succeed("evaluate", run, "--passes", 2)
+    assert f"fitted on {len(held_out.images)} training images" in result.stdout
+
+
+def test_classify_quotes_how_often_such_answers_were_right(run, few, digit):
+    assert "test images" not in succeed("classify", run, digit[0]).stdout
+    succeed("evaluate", run, "--rule", "certified", "--limit", 32)
+    (answer,) = json.loads(succeed("classify", run, digit[0], "--json").stdout)
+    lines = list(csv.DictReader((run / "certified.csv").read_text().splitlines()))
+    low, high = answer["probability_of_such_answers"]
+    assert low <= answer["probability"] <= high
+    such = [line["label"] == line["truth"] for line in lines if low < float(line["probability"]) <= high]
+    assert len(such) >= 20
+    assert (answer["number_of_such_answers"], answer["accuracy_of_such_answers"]) == (len(such), np.mean(such))
+    text = succeed("classify", run, digit[0]).stdout
+    assert f"of {len(such)} test images with a probability of {low:g} to {high:g}, " in text
+    for options in (["--passes", 16], ["--combine", "sum"], ["--plain"]):  # were not evaluated
+        (answer,) = json.loads(succeed("classify", run, digit[0], "--json", *options).stdout)
+        assert answer["accuracy_of_such_answers"] is None
+
+
+def test_the_evaluation_of_other_data_is_not_quoted(run, few, monkeypatch):
+    monkeypatch.setattr("apac.runs.labeled_images.data_name", lambda data: "mnist")
+    succeed("evaluate", run, "--data", "mnist", "--passes", 2)
+    assert not (run / "reliability.json").exists()
+    assert not list(run.rglob("reliability.json"))
 
 
 def test_a_second_evaluation_computes_no_pass_again(run, few, monkeypatch):
@@ -109,9 +160,9 @@ def test_certified_evaluation_prints_and_writes_the_passes_of_every_image(run, f
     assert row(result.stdout, "passes, median") == f"{np.median(passes):.0f}"
     assert row(result.stdout, "passes, 99th percentile") == f"{np.percentile(passes, 99):.0f}"
     uncertain = (stopped == "limit").sum()
-    assert row(result.stdout, "not certified, limit 64") == f"{uncertain} of 200 ({100 * uncertain / 200:.2f} %)"
+    assert row(result.stdout, "not settled, limit 64") == f"{uncertain} of 200 ({100 * uncertain / 200:.2f} %)"
     assert row(result.stdout, "test error, plain") == f"{100 * payload['plain']:.2f} %"
-    assert row(result.stdout, "test error, certified") == f"{100 * payload['wrong']:.2f} %"
+    assert row(result.stdout, "test error, APAC") == f"{100 * payload['wrong']:.2f} %"
     assert "at most 0.1" in " ".join(result.stdout.split())
     for name in ("certified.json", "certified.csv", "passes.png"):
         assert name in result.stdout.replace("\n", "").rpartition("wrote")[2]
@@ -129,7 +180,7 @@ def test_certified_evaluation_prints_and_writes_the_passes_of_every_image(run, f
     assert [difference["image"] for difference in against["differ"]] == others[0]
     assert against["differ_at_limit"] == others[1] == []  # they took the same 64 passes
     assert against["wrong"] == pytest.approx((fixed != truth).mean())
-    assert f"{len(others[0])} of {against['certified']} certified decisions and {len(others[1])} of those" in " ".join(
+    assert f"{len(others[0])} of {against['certified']} settled answers and {len(others[1])} of those" in " ".join(
         result.stdout.split()
     )
     assert f"have {100 * against['wrong']:.2f} % error" in result.stdout
@@ -148,7 +199,7 @@ def test_without_against_nothing_is_compared(run, few):
     assert "against" not in payload
     assert payload["rule"] == {"kind": "Certified", "error": 1e-4, "limit": 16, "clip": 30.0}
     assert payload["mean"] == 16
-    assert "differ" not in result.stdout
+    assert "settled answers and" not in result.stdout
 
 
 def test_a_shipped_network_is_evaluated_into_a_folder_of_its_name(tmp_path, few, monkeypatch):

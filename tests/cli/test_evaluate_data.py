@@ -87,8 +87,9 @@ def test_other_data_are_judged_by_class_with_the_names_of_the_misclassified_file
     assert float(by_class["sky"]["apac_error"]) == pytest.approx(1 - recall)
     assert (by_class["leaf"]["images"], by_class["leaf"]["apac_error"]) == ("0", "")
     assert "Error by class" in result.stdout
-    with Image.open(folder / "confusion.png") as picture:
-        assert picture.format == "PNG"
+    for name in ("confusion.png", "reliability.png", "risk.png"):
+        with Image.open(folder / name) as picture:
+            assert picture.format == "PNG"
 
 
 def test_certified_decisions_of_other_data_have_their_files(photos_run, others, tmp_path):
@@ -102,7 +103,7 @@ def test_certified_decisions_of_other_data_have_their_files(photos_run, others, 
     assert not (photos_run / "evaluations").exists()
 
 
-def test_the_evaluation_of_another_folder_of_the_same_name_is_not_replaced(photos_run, others, tmp_path):
+def test_the_evaluation_of_another_folder_of_the_same_name_is_not_replaced(photos_run, others, tmp_path, no_drawing):
     succeed("evaluate", photos_run, "--data", others, "--passes", 1)
     second = Path(shutil.copytree(others, tmp_path / "second" / "others"))
     result = call("evaluate", photos_run, "--data", second, "--passes", 1)
@@ -113,7 +114,7 @@ def test_the_evaluation_of_another_folder_of_the_same_name_is_not_replaced(photo
     succeed("evaluate", photos_run, "--data", second, "--passes", 1, "--overwrite")
 
 
-def test_a_moved_folder_is_no_dead_end(trained_on_photos, photos_run, tmp_path):
+def test_a_moved_folder_is_no_dead_end(trained_on_photos, photos_run, tmp_path, no_drawing):
     moved = Path(shutil.copytree(trained_on_photos / "photos", tmp_path / "moved"))
     with_folder = succeed("evaluate", photos_run, "--passes", 1)
     before = json.loads((photos_run / "evaluation.json").read_text())
@@ -130,7 +131,7 @@ def test_a_moved_folder_is_no_dead_end(trained_on_photos, photos_run, tmp_path):
     assert "evaluation.json" in with_folder.stdout.replace("\n", "")
 
 
-def test_unknown_classes_are_named_and_broken_files_can_be_skipped(photos_run, others):
+def test_unknown_classes_are_named_and_broken_files_can_be_skipped(photos_run, others, no_drawing):
     paint(others / "sea" / "1.png", (0, 0, 99))
     sentence = refusal("evaluate", photos_run, "--data", others)
     assert "has classes that the run does not have: sea; it has apple, leaf, sky" in sentence

@@ -84,6 +84,7 @@ def test_all_writes_every_row_and_the_papers_table_and_resuming_repeats_nothing(
     for name, recipe in rows.items():
         config = replace(recipe.config, epochs=2, batch_size=400)
         short = replace(recipe, name=f"mnist-{name}", config=config, passes=(1, 4), certified=(), baseline_epochs=0.5)
+        short = replace(short, showcase=None)
         monkeypatch.setitem(recipes.RECIPES, f"mnist-{name}", short)
     monkeypatch.setattr(recipes, "TABLE", ("mnist-cnn", "mnist-mlp"))
     monkeypatch.setattr("apac.paper.table2.NAMES", {"mnist-5k": "MNIST"})
@@ -204,7 +205,10 @@ def test_a_folder_with_other_settings_is_rejected_before_anything_starts(tmp_pat
 def test_the_folder_of_the_table_is_not_used_for_a_recipe(tmp_path, few, tiny, no_figures):
     out = tmp_path / "all"
     result = succeed("reproduce", "all", "--out", out)
-    assert "mnist-cnn: 2 epochs with deformed data and 1 with original data, then M up to 4." in result.stdout
+    assert (
+        "mnist-cnn: 2 epochs with deformed data and 1 with original data, then M up to 4 and 1 certified rule"
+        in result.stdout
+    )
     assert "mnist-cnn: training, deformed data: 100 %" in result.stderr
     page = (out / "report.html").read_bytes()
     for more in ([], ["--resume"], ["--overwrite"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from scipy.special import softmax
 
 import apac
 from apac.cli import terminal
+from apac.evaluation.reliability import Reliability
 from apac.runs.classified import ClassifiedImages
 from decisions import make_decision
 
@@ -87,54 +89,78 @@ FAILED: dict[str, Any] = {"labels": -1, "runners_up": -1, "margins": math.nan, "
     ("decision", "sentence"),
     [
         (
-            make_decision(["fixed"], passes=256, margins=2.5, margin_errors=0.0625),
-            "cat  (after 256 passes; ahead of dog by 2.500 ± 0.062)",
+            make_decision(["fixed"], passes=256),
+            "cat, probability 0.72 (after 256 passes; dog 0.26, eel 0.02)",
         ),
         (
-            make_decision(["certified"], labels=2, runners_up=0, passes=48, margins=4.25, margin_errors=0.5),
-            "eel  (certified after 48 passes; ahead of cat by 4.250 ± 0.500)",
+            make_decision(["certified"], labels=2, runners_up=0, passes=48, log_scores=[[-9.0, -17.0, -0.001]]),
+            "eel, probability 0.9999 (settled after 48 passes; cat 0.0001, dog < 0.0001)",
         ),
         (
-            make_decision(["limit"], passes=16_384, margins=0.002, margin_errors=0.003),
-            "cat  (not certified after 16,384 passes; ahead of dog by 0.002 ± 0.003)",
+            make_decision(["limit"], passes=16_384, margins=0.002, log_scores=[[-0.7, -0.702, -8.0]]),
+            "cat, probability 0.50 (not settled after 16,384 passes; dog 0.50, eel 0.0003)",
         ),
         (
             make_decision(["certified"], passes=2048, clipped=1200),
-            "cat  (certified after 2,048 passes, with the clip active in 1,200; ahead of dog by 1.000 ± 0.100)",
+            "cat, probability 0.72 (settled after 2,048 passes, with the clip active in 1,200; dog 0.26, eel 0.02)",
         ),
         (
             make_decision(["limit"], margins=0.0, margin_errors=0.0),
-            "cat  (not certified after 32 passes; tied with dog)",
+            "cat, probability 0.72 (not settled after 32 passes; tied with dog)",
         ),
         (
-            make_decision(["fixed"], passes=9, margins=1.5, margin_errors=math.nan),  # as after a single pass
-            "cat  (after 9 passes; ahead of dog by 1.500)",
+            make_decision(["certified"], log_scores=[[-0.0, -99.0, -999.0]]),
+            "cat, probability > 0.9999 (settled after 32 passes; dog < 0.0001, eel < 0.0001)",
         ),
         (
             make_decision(["nan"], passes=16, **FAILED),
             "not decided: after 16 passes the network returned NaN or an infinite logit",
         ),
     ],
-    ids=["fixed", "certified", "limit", "clip active", "tie", "error unknown", "nan"],
+    ids=["fixed", "certified", "limit", "clip active", "tie", "extreme", "nan"],
 )
 def test_a_decision_is_printed_as_a_sentence(decision, sentence, capsys):
     terminal.print_record(record_of(decision))
-    first, *others = capsys.readouterr().out.splitlines()
-    assert first == f"my image.png: {sentence}"
-    # the geometric mean of the passes, normalized
-    expected = [] if decision.stopped == ("nan",) else ["  probability: cat 71.53 %, dog 26.31 %, eel 2.16 %"]
-    assert others == expected
+    assert capsys.readouterr().out == f"my image.png: {sentence}\n"
 
 
-@pytest.mark.parametrize(("reason", "text"), [("certified", "certified after"), ("fixed", "after")])
+def test_how_often_such_answers_were_right_is_printed_and_recorded(capsys, tmp_path):
+    images = classified(make_decision(["certified", "limit"]), CLASSES, {"a.png": (), "b.png": ()})
+    reliability = Reliability(
+        "product", None, 1.0, "", images=(60, 1204, 9), right=(20, 1011, 9), bounds=(0.5, 0.8, 1.0)
+    )
+    records = terminal.decision_records(images, reliability=reliability)
+    assert [record["settled"] for record in records] == [True, False]
+    for record in records:
+        assert (record["number_of_such_answers"], record["accuracy_of_such_answers"]) == (1204, 1011 / 1204)
+        terminal.print_record(record)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == lines[3] == "  of 1,204 test images with a probability of 0.5 to 0.8, 84 % were right"
+    table = list(csv.DictReader(terminal.records_to_csv(records, CLASSES).splitlines()))
+    assert [line["settled"] for line in table] == ["True", "False"]
+    assert float(table[0]["accuracy_of_such_answers"]) == 1011 / 1204
+    assert table[0]["number_of_such_answers"] == "1204"
+
+
+@pytest.mark.parametrize(("right", "text"), [(1000, "100 %"), (999, "99.9 %"), (9999, "99.9 %"), (990, "99.0 %")])
+def test_not_all_right_is_never_rounded_to_all(right, text, capsys):
+    images = 10_000 if right > 1000 else 1000
+    reliability = Reliability("product", None, 1.0, "", images=(images,), right=(right,), bounds=(1.0,))
+    shown = classified(make_decision(["certified"]), CLASSES, {"a.png": ()})
+    terminal.print_record(terminal.decision_records(shown, reliability=reliability)[0])
+    assert f"a probability of 0 to 1, {text} were right" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("reason", "text"), [("certified", "settled after"), ("fixed", "after")])
 def test_with_one_class_there_is_no_runner_up(reason, text, capsys):
     terminal.print_record(record_of(make_decision([reason], passes=16, **ONE_CLASS), ("cat",)))
-    assert capsys.readouterr().out.splitlines()[0] == f"my image.png: cat  ({text} 16 passes; the only class)"
+    expected = f"my image.png: cat, probability > 0.9999 ({text} 16 passes; the only class)\n"
+    assert capsys.readouterr().out == expected
 
 
 def test_the_conversion_of_an_image_is_printed_below(capsys):
     terminal.print_record(record_of(make_decision(["certified"]), notes=("inverted", "resized from 300 × 260")))
-    assert capsys.readouterr().out.splitlines()[2:] == ["  converted: inverted, resized from 300 × 260"]
+    assert capsys.readouterr().out.splitlines()[1:] == ["  converted: inverted, resized from 300 × 260"]
 
 
 def test_records_have_the_decision_of_each_image_in_order():
@@ -159,6 +185,10 @@ def test_records_have_the_decision_of_each_image_in_order():
             "label": "dog",
             "runner_up": "cat",
             "stopped": "certified",
+            "settled": True,
+            "accuracy_of_such_answers": None,
+            "number_of_such_answers": None,
+            "probability_of_such_answers": None,
             "passes": 48,
             "clipped": 0,
             "combine": "product",
@@ -175,6 +205,10 @@ def test_records_have_the_decision_of_each_image_in_order():
             "label": "eel",
             "runner_up": "dog",
             "stopped": "limit",
+            "settled": False,
+            "accuracy_of_such_answers": None,
+            "number_of_such_answers": None,
+            "probability_of_such_answers": None,
             "passes": 64,
             "clipped": 3,
             "combine": "product",
@@ -212,7 +246,6 @@ def test_an_image_that_a_network_fails_on_is_reported_and_the_others_are_decided
     for record in records:
         terminal.print_record(record)
     assert capsys.readouterr().out.splitlines() == [
-        "a.png: dog  (certified after 32 passes; ahead of cat by 21.000 ± 0.000)",
-        "  probability: dog 100.00 %, cat 0.00 %, eel 0.00 %",
+        "a.png: dog, probability > 0.9999 (settled after 32 passes; cat < 0.0001, eel < 0.0001)",
         "b.png: not decided: after 0 passes the network returned NaN or an infinite logit",
     ]

@@ -162,11 +162,13 @@ def test_csv_has_one_line_per_image_with_its_label(evaluated):
         "margin_error": result.decision.margin_errors,
         "passes": result.decision.passes,
         "clipped": result.decision.clipped,
+        "probability": result.decision.probabilities.max(dim=1).values,
     }
-    assert list(lines[0]) == ["image", *columns, "stopped", "file"]
+    assert list(lines[0]) == ["image", *columns, "stopped", "settled", "file"]
     for name, values in columns.items():
         np.testing.assert_array_equal([float(line[name]) for line in lines], values.double().numpy())
     assert tuple(line["stopped"] for line in lines) == result.decision.stopped
+    assert [line["settled"] for line in lines] == [str(why == "certified") for why in result.decision.stopped]
 
 
 def scores_of(log_means: list[list[float]], passes: int = 1000, probabilities: list[list[float]] | None = None):

@@ -5,16 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from sklearn.metrics import log_loss
 from torch import Tensor, nn
 
 import apac
 from apac import models
-from apac.evaluation.fixed import evaluate, mcnemar
+from apac.evaluation.calibration import fit_temperature
+from apac.evaluation.fixed import evaluate
+from apac.evaluation.intervals import mcnemar
+from apac.evaluation.reliability import measure_each
 from apac.randomness import generator
 
 U = apac.Homography(std=0.3)
@@ -62,13 +66,6 @@ def test_corrected_corrupted_and_wrong_images_are_listed(network, part):
     assert result.mcnemar == mcnemar(len(result.corrected), len(result.corrupted))
 
 
-@pytest.mark.parametrize(("corrected", "corrupted"), [(0, 0), (1, 0), (5, 5), (3, 11), (40, 12), (700, 2)])
-def test_mcnemar_is_the_exact_binomial_test(corrected, corrupted):
-    n = corrected + corrupted
-    expected = stats.binomtest(corrected, n).pvalue if n else 1.0
-    assert mcnemar(corrected, corrupted) == pytest.approx(expected, rel=1e-9)
-
-
 def test_every_pass_is_computed_once_for_all_m_and_both_combinations(network, part):
     count = 0
 
@@ -110,6 +107,89 @@ def test_json_and_csv_contain_the_table(network, part):
     lines = list(csv.DictReader(io.StringIO(result.to_csv())))
     assert [line["rule"] for line in lines] == ["plain", "apac", "apac"]
     assert float(lines[2]["sum_error"]) == result.rows[1].sum
+    assert [(part["rule"], part["passes"]) for part in payload["measures"]] == [
+        ("plain", 1),
+        *((rule, passes) for passes in (1, 2) for rule in ("product", "sum")),
+    ]
+    by_sum = result.measures_of("sum", 2)
+    assert float(lines[2]["sum_calibrated_nll"]) == by_sum.calibrated.nll.value
+    assert float(lines[2]["sum_aurc_se"]) == by_sum.uncalibrated.aurc.standard_error
+    assert (
+        float(lines[0]["product_nll"])
+        == float(lines[0]["sum_nll"])
+        == result.measures_of("plain").uncalibrated.nll.value
+    )
+
+
+def test_measures_are_those_of_the_probabilities_of_decisions(network, part):
+    images, labels = part
+    result = evaluate(apac.Classifier(network, U, seed=3), images, labels, (2, 8))
+    for combine in ("product", "sum"):
+        rule = apac.FixedPasses(8)
+        decision = apac.Classifier(network, U, rule, seed=3, combine=combine).decide(images)
+        found = result.measures_of(combine)
+        assert (found.rule, found.passes) == (combine, 8)
+        expected = log_loss(labels, decision.probabilities, labels=range(10))
+        assert found.uncalibrated.nll.value == pytest.approx(expected, rel=1e-9)
+    assert result.held_out == 0
+    with pytest.raises(apac.InputError, match="'product' was not evaluated with 3 passes"):
+        result.measures_of("product", 3)
+
+
+def test_temperatures_are_fitted_on_held_out_images_which_get_the_same_passes(network, part):
+    images, labels = part[0][:40], part[1][:40]
+    apart = (part[0][40:], part[1][40:])
+    seen: list[str] = []
+    classifier = apac.Classifier(network, U, seed=3)
+    result = evaluate(
+        classifier,
+        images,
+        labels,
+        (2, 4),
+        held_out=apart,
+        progress=lambda task, done, total, note="": seen.append(task),
+    )
+    assert result.held_out == 20
+    assert set(seen) == {"deciding", "deciding held-out images"}
+    decision = replace(classifier, rule=apac.FixedPasses(4)).decide(apart[0])
+    expected = fit_temperature(decision.log_scores, apart[1])
+    assert result.measures_of("product", 4).temperature == pytest.approx(expected, rel=1e-6)
+    assert result.measures_of("plain").temperature == pytest.approx(
+        fit_temperature(classifier.plain(apart[0]), apart[1]), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("held_out", "sentence"),
+    [
+        (3, r"held_out must be a pair \(images, labels\), got int"),
+        (
+            (torch.zeros(2, 1, 28, 28), torch.zeros(3, dtype=torch.long)),
+            r"in held_out, labels must be integers of shape",
+        ),
+        ((torch.zeros(0, 1, 28, 28), torch.zeros(0, dtype=torch.long)), "in held_out, images must hold at least one"),
+        ((torch.zeros(1, 1, 28, 28).double(), torch.tensor([10])), "labels must be between 0 and 9"),
+    ],
+)
+def test_wrong_held_out_images_are_rejected_in_one_sentence(network, part, held_out, sentence):
+    with pytest.raises(apac.InputError, match=sentence):
+        evaluate(apac.Classifier(network, U), part[0], part[1], (1,), held_out=held_out)
+
+
+def test_the_reliability_belongs_to_the_temperature_of_each_rule(network, part, monkeypatch):
+    monkeypatch.setattr("apac.evaluation.reliability.MIN_IMAGES", 1)  # so that there is more than one group
+    result = evaluate(apac.Classifier(network, U), part[0], part[1], (2,))
+    found = measure_each(result.scored, part[1], U, lambda rule, passes: float(passes))
+    assert [(of.rule, of.passes, of.temperature) for of in found] == [
+        ("plain", 1, 1.0),
+        ("product", 2, 2.0),
+        ("sum", 2, 2.0),
+    ]
+    decision = apac.Classifier(network, U, apac.FixedPasses(2), temperature=2.0).decide(part[0])
+    counted = found[1]
+    assert sum(counted.right) == int((decision.labels == part[1]).sum())
+    inside = decision.probabilities.amax(dim=1) <= counted.bounds[0]
+    assert counted.images[0] == int(inside.sum()) < 60
 
 
 def test_progress_counts_every_pass_once(network, part):

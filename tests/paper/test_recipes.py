@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import apac
-from apac.paper import recipes
+from apac.paper import recipes, reproduce
 from apac.training import budget
 
 
@@ -69,3 +69,13 @@ def test_the_class_distinctive_recipe_deforms_only_1_and_7_less():
     gentle = apac.Compose(apac.Homography(std=0.1, shear=0.05), *usual.parts[1:])
     assert usual.parts[0] == apac.Homography(std=0.1)  # which has the same shear
     assert recipes.DISTINCTIVE.of_class == tuple(gentle if c in (1, 7) else usual for c in range(10))
+
+
+def test_the_passes_that_are_asked_for_also_limit_the_certified_rules():
+    recipe = recipes.find("mnist-5k-mlp")
+    assert {rule.limit for rule in recipe.certified} == {16_384}
+    assert {rule.limit for rule in recipe.with_passes((1, 4, 16)).certified} == {16}
+    assert recipe.with_passes((1, 4)).certified == ()
+    assert "then M up to 16 and 4 certified rules of at most 16 passes" in reproduce.outline(
+        recipe.with_passes((1, 4, 16))
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from apac.paper import recipes
+from apac.paper import recipes, showcase
 from apac.runs.folder import RunSettings
 from apac.training.config import TrainConfig
 
@@ -140,3 +140,12 @@ def test_the_readme_states_the_errors_of_the_shipped_networks():
     )
     plain = f"{percent(mnist['plain'])} and {100 * cifar10['plain']:.1f} % by plain prediction"
     assert f"{apac}, {plain}" in words
+
+
+def test_the_readme_opens_with_the_errors_of_the_shipped_network_after_the_passes_of_the_demo():
+    evaluation = stored("cifar10-cnn")["trainings"]["deformed"]["evaluation"]
+    error = {row["passes"]: row["product"] for row in evaluation["rows"]}[showcase.PASSES[-1]]
+    rows = cells(README.partition("## Getting started")[0])
+    assert [row[1].split(" (")[0].strip("*") for row in rows[2:4]] == [percent(evaluation["plain"]), percent(error)]
+    for wrong in (evaluation["plain"], error):
+        assert f"{round(10_000 * wrong):,}" in README

@@ -43,7 +43,6 @@ def test_figures_are_drawn_for_gray_and_color_images_with_and_without_errors(sha
         curves.error_against_m(result, result),
         pictures.misclassified(images, labels, result, classes),
         pictures.misclassified(images, labels, correct, classes),
-        pictures.corrected(images[:1], int(labels[0]), classifier, result.scores.log_mean[0], images[:1], classes),
         pictures.first_layer_weights({"a": network, "b": network}, shape),
     ]
     for picture in drawn:
@@ -110,15 +109,15 @@ def legend(figure) -> dict[str, int]:
 def test_the_legend_counts_correct_wrong_and_uncertified_images(as_figures):
     decision = make_decision(["certified"] * 4 + ["limit"] * 2, labels=[0, 0, 0, 1, 1, 0], passes=[32] * 4 + [64] * 2)
     assert legend(curves.passes_against_margin(decision, torch.zeros(6, dtype=torch.long))) == {
-        "certified, correct": 3,
-        "certified, wrong": 1,
-        "not certified at the limit": 2,
+        "settled, right": 3,
+        "settled, wrong": 1,
+        "not settled at the limit": 2,
     }
 
 
 def test_an_undecided_image_does_not_count_as_certified(as_figures):
     counts = legend(curves.passes_against_margin(DECISIONS["one not decided"], torch.zeros(3, dtype=torch.long)))
-    assert sum(count for text, count in counts.items() if text.startswith("certified")) == 1
+    assert sum(count for text, count in counts.items() if text.startswith("settled")) == 1
 
 
 @pytest.mark.parametrize(("combine", "score"), [("product", "log-probability"), ("sum", "probability")])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
+from scipy import stats
 
 from apac.classify.scores import Scores
 from apac.evaluation.certified import Agreement, Difference
@@ -14,24 +16,42 @@ from decisions import make_decision
 from evaluations import DECISIONS, certified, evaluation
 
 
-def test_the_changes_are_a_sentence():
-    shown = tables.changes(evaluation(0.01))
-    assert shown == "APAC corrected 2 and corrupted 1 of the 1,000 plain predictions (McNemar p = 1)."
+def test_the_changes_are_a_sentence_that_says_what_may_be_chance():
+    assert tables.changes(evaluation(0.01)) == (
+        "APAC corrects 2 and corrupts 1 of the 1,000 plain predictions: a difference of 1 image, which may be chance "
+        "(McNemar p = 1)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("corrected", "corrupted", "words"),
+    [
+        (812, 113, "plain predictions: far beyond chance (McNemar p = "),
+        (30, 10, "plain predictions: beyond chance (McNemar p = 0.0022)"),
+        (20, 8, "plain predictions: probably not chance (McNemar p = 0.036)"),
+        (0, 9, "the plain prediction is better here, beyond chance (McNemar p = 0.0039)"),
+        (9, 4, "a difference of 5 images, which may be chance (McNemar p = 0.27)"),
+        (0, 0, "a difference of 0 images, which may be chance (McNemar p = 1)"),
+    ],
+)
+def test_the_words_follow_the_p_value(corrected, corrupted, words):
+    p = stats.binomtest(corrected, corrected + corrupted).pvalue if corrected + corrupted else 1.0
+    assert words in tables.describe_changes(corrected, corrupted, p, 10_000)
 
 
 def test_the_table_of_the_certified_rule_has_its_numbers():
     decision = make_decision(["certified"] * 3 + ["limit"], passes=[32, 48, 64, 2048])
     numbers = {"images": 4000, "mean": 1234.56, "median": 48.0, "percentile99": 16384.0, "uncertain": 50}
     shown = tables.certified(certified(decision, error=0.001, wrong=0.0315, clipped=6, **numbers), plain=0.0425)
-    assert shown.title == "4,000 test images, probability of a false certification at most 0.001"
+    assert shown.title == "4,000 test images, probability of settling falsely at most 0.001"
     assert {row[0]: row[1] for row in shown.rows} == {
         "test error, plain": "4.25 %",
-        "test error, certified": "3.15 %",
+        "test error, APAC": "3.15 %",
         "passes, mean": "1,234.6",
         "passes, median": "48",
         "passes, 99th percentile": "16,384",
-        "not certified, limit 16,384": "50 of 4,000 (1.25 %)",
-        "certified with the clip active": "6 of 4,000 (0.15 %)",
+        "not settled, limit 16,384": "50 of 4,000 (1.25 %)",
+        "settled with the clip active": "6 of 4,000 (0.15 %)",
         "time": "2.0 s",
     }
 
@@ -64,16 +84,16 @@ def test_the_agreement_names_every_difference():
     )
     agreement = Agreement(16_384, 9_950, differ, (3, 5, 8), 0.0031, 5000.0)
     assert tables.agreement(agreement, certified(DECISIONS["one image"])).splitlines() == [
-        "2 of 9,950 certified decisions and 3 of those not certified differ from the decisions after 16,384 "
+        "2 of 9,950 settled answers and 3 of those not settled differ from the decisions after 16,384 "
         "passes, which have 0.31 % error and took 5,000 s, 2,500 times as long.",
-        "  image 12: certified 4 by 0.1250 ± 0.0312 after 1,040 passes, finally 9 by 0.0625",
-        "  image 977: certified 7 by 2.0000 ± 0.5000 after 48 passes, finally 1 by 1.5000",
+        "  image 12: settled on 4 by 0.1250 ± 0.0312 after 1,040 passes, finally 9 by 0.0625",
+        "  image 977: settled on 7 by 2.0000 ± 0.5000 after 48 passes, finally 1 by 1.5000",
     ]
 
 
 def test_full_agreement_is_one_sentence():
     shown = tables.agreement(Agreement(64, 3, (), (), 0.0, 4.0), certified(DECISIONS["one image"]))
     assert shown == (
-        "0 of 3 certified decisions and 0 of those not certified differ from the decisions after 64 passes, "
+        "0 of 3 settled answers and 0 of those not settled differ from the decisions after 64 passes, "
         "which have 0.00 % error and took 4 s, 2.0 times as long."
     )

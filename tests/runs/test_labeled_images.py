@@ -12,7 +12,7 @@ from PIL import Image
 
 import apac
 from apac import data
-from apac.runs.labeled_images import images_to_test
+from apac.runs.labeled_images import images_held_out, images_to_test
 from image_folders import COLORS, gallery, paint
 from own_networks import linear
 
@@ -121,3 +121,56 @@ def test_other_data_that_cannot_be_read_are_refused_in_one_sentence(photos, tmp_
         images_to_test(floats, photos[0])
     with pytest.raises(apac.InputError, match="data in memory, which is not stored; pass data="):
         images_to_test(floats)
+
+
+def test_the_held_out_images_are_the_training_images_that_the_run_kept_out(photos, tmp_path):
+    folder, run = photos[0], apac.load(photos[1])
+    held_out = images_held_out(run)
+    dataset = data.folder.load(folder)
+    assert len(held_out.files) == round(0.1 * len(dataset.train_images))
+    assert not set(held_out.files) & set(images_to_test(run).files)  # never the test set
+    positions = [[path.relative_to(folder).as_posix() for path in dataset.train_files].index(f) for f in held_out.files]
+    assert torch.equal(held_out.images, run.normalize(dataset.train_images[positions]))
+    assert torch.equal(held_out.labels, dataset.train_labels[positions])
+    wrong = run.classifier(apac.FixedPasses(1)).plain(held_out.images).argmax(1) != held_out.labels
+    assert float(wrong.float().mean()) == pytest.approx(run.history[-1].validation_error)
+    moved = Path(shutil.copytree(folder, tmp_path / "elsewhere"))
+    assert images_held_out(run, data=moved).files == held_out.files
+    paint(moved / "sky" / "00.png", (0, 0, 0))  # it is a training image
+    with pytest.raises(apac.InputError, match="elsewhere has changed since this run was trained on it"):
+        images_held_out(run, data=moved)
+
+
+def test_held_out_images_come_from_train_where_a_folder_has_train_and_test(tmp_path):
+    gallery(tmp_path / "photos" / "train", 10)
+    gallery(tmp_path / "photos" / "test", 2)
+    run = apac.train("own_networks:linear", tmp_path / "photos", apac.Flip(), config=CONFIG)
+    files = images_held_out(run).files
+    assert len(files) == 3
+    assert all(name.startswith("train/") for name in files)
+
+
+def test_the_held_out_images_of_a_data_set_are_split_by_the_seed_of_the_run(monkeypatch):
+    whole = data.load("mnist-5k")
+    monkeypatch.setattr(data, "load", lambda name, **options: whole)
+    run = apac.load("mnist-cnn")
+    count = round(run.config.validation_fraction * len(whole.train_images))
+    assert len(images_held_out(run).labels) == count
+    other = replace(run, config=replace(run.config, seed=1))
+    assert not torch.equal(images_held_out(run).labels, images_held_out(other).labels)
+
+
+def test_a_run_without_held_out_images_says_how_to_get_some(photos, random):
+    run = apac.load(photos[1])
+    none = replace(run, config=replace(run.config, validation_fraction=0.0))
+    with pytest.raises(apac.InputError, match=r"held out no training images .* with validation_fraction=0.1"):
+        images_held_out(none)
+    few = replace(run, config=replace(run.config, validation_fraction=0.001))
+    with pytest.raises(apac.InputError, match="held out none of 29 training images"):
+        images_held_out(few)
+    with pytest.raises(apac.InputError, match=r"belong to its training data, .*photos; omit data=mnist"):
+        images_held_out(run, data="mnist")
+    images = torch.rand(20, 3, 8, 8, generator=random)
+    floats = apac.train(linear((3, 8, 8), 2), (images, torch.arange(20) % 2), apac.Flip(), config=CONFIG)
+    with pytest.raises(apac.InputError, match=r"data in memory, .* pass images .* to apac.tune"):
+        images_held_out(floats)

@@ -33,6 +33,8 @@ def test_a_shipped_run_is_the_recipes_and_loads_from_anywhere(name, tmp_path, mo
     assert run.settings == RunSettings(recipe.network, recipe.data, *recipe.trainings["deformed"])
     assert len(run.history) == run.config.epochs
     assert run.classifier().rule == apac.Certified()
+    assert run.choice is not None
+    assert (run.choice.strength, run.choice.combine, run.choice.images) == (1, "product", 1000)
     assert not list(tmp_path.iterdir())
 
 

@@ -80,6 +80,10 @@ def test_image_files_are_classified_and_unreadable_ones_listed(trained, tmp_path
     assert result.decision.passes.tolist() == [4, 4]
     assert result.labels == tuple(run.classes[label] for label in result.decision.labels.tolist())
     assert run.classify(good).paths == (good,)  # a single path
+    phone = tmp_path / "IMG_1.heic"
+    phone.write_bytes(bytes(100))
+    (tmp_path / "notes.txt").write_text("text")
+    assert list(run.classify(tmp_path).unreadable) == [phone, bad]  # a folder
     nothing = run.classify([bad])
     assert nothing.labels == () and nothing.decision.labels.shape == (0,)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from apac.classify.network_outputs import Outputs
 from apac.classify.passes import PassRunner
 from apac.classify.rules.base import Rule
 from apac.classify.rules.certified import Certified
+from apac.classify.rules.exhaustive import Exhaustive
 from apac.classify.scheduler import PassScheduler
 from apac.classify.scores import Scores, sum_passes
 from apac.deform.base import Deformation
@@ -82,14 +84,40 @@ class Classifier:
             decision = Decision.empty(self.plain(images).shape[1], self.combine)
         else:
             with self._runner.running() as runner:
-                decision = PassScheduler(runner, self.rule, images, self.combine, progress).decide()
+                decision = PassScheduler(runner, self._rule_of(images), images, self.combine, progress).decide()
+            if isinstance(self.rule, Exhaustive):
+                decision = decision.without_errors()
         return replace(decision, temperature=self.temperature)
+
+    def stream(self, batches: Iterable[Any]) -> Iterator[Decision]:
+        """Decide one batch after the other, of any iterable: a DataLoader, a generator, a list.
+
+        A batch is images (N, C, H, W), or a tuple or list that begins with them, such as (images, labels). The
+        decisions are those of `decide` for all images at once. No more than one batch is in memory at a time.
+
+        >>> import apac, torch
+        >>> classifier = apac.Classifier(lambda images: images.flatten(1), apac.Flip(), apac.FixedPasses(4))
+        >>> [len(decision.labels) for decision in classifier.stream(torch.rand(5, 1, 1, 2).split(2))]
+        [2, 2, 1]
+        """
+        classifier, passes = self, 0
+        for batch in batches:
+            images = batch[0] if isinstance(batch, tuple | list) and batch else batch
+            decision = classifier.decide(images)
+            yield decision
+            if classifier is self and len(images):
+                # As many passes again are likely to follow, and `decide` would prepare the network for every batch.
+                passes += int(decision.passes.sum())
+                classifier = self.prepared(images, 2 * passes // len(images))
+                classifier = self if classifier.network is self.network else classifier
 
     def score(self, images: Tensor, start: int, stop: int, *, progress: Progress = no_progress) -> Scores:
         """Return the scores of passes start … stop - 1, which merge with those of other passes of the same images."""
         self._validate_images(images)
         if not 0 <= start < stop:
             raise InputError(f"start and stop must satisfy 0 <= start < stop, got {start} and {stop}.")
+        if isinstance(self.rule, Exhaustive) and stop > (values := self._rule_of(images).limit):
+            raise InputError(f"stop must be at most {values}, the number of values of {self.deformation}, got {stop}.")
         if not len(images):
             return replace(Scores.zero(0, self.plain(images).shape[1]), passes=stop - start)
         scores: Scores | None = None
@@ -120,7 +148,22 @@ class Classifier:
 
     @property
     def _runner(self) -> PassRunner:
-        return PassRunner(self.network, self.deformation, self.seed, self.independent, self.device_batch, self.outputs)
+        return PassRunner(
+            self.network,
+            self.deformation,
+            self.seed,
+            self.independent,
+            self.device_batch,
+            self.outputs,
+            all_values=isinstance(self.rule, Exhaustive),
+        )
+
+    def _rule_of(self, images: Tensor) -> Rule:
+        """Return the rule for these images: how many passes `Exhaustive` takes depends on the deformation."""
+        if not isinstance(self.rule, Exhaustive):
+            return self.rule
+        _, channels, height, width = images.shape
+        return self.rule.of(self.deformation, (channels, height, width))
 
     def _validate_images(self, images: Tensor) -> None:
         is_tensor = isinstance(images, Tensor)

@@ -25,8 +25,10 @@ class Decision:
     `stopped` is the reason why an image got no more passes:
 
     - "fixed": it got the requested number;
-    - "certified": its label is certain up to the error of the rule;
-    - "limit": it is not certain, and the rule allows no more passes or more passes cannot help;
+    - "certified": its label is settled, that is, more passes would not change it, up to the error of the rule. That
+      says nothing about whether it is right;
+    - "exhaustive": it got one pass for each value of the deformation;
+    - "limit": it is not settled, and the rule allows no more passes or more passes cannot help;
     - "nan": the network returned NaN or an infinite logit. The label is -1, and the scores are those of the passes
       before the rule's last update.
 
@@ -82,6 +84,12 @@ class Decision:
         if not 1 <= k <= self.log_scores.shape[1]:
             raise InputError(f"k must be between 1 and the {self.log_scores.shape[1]} classes, got {k}.")
         return rank(self.ranking)[:, :k]
+
+    def without_errors(self) -> Decision:
+        """Return the decision with standard errors of 0, for passes that are not a sample."""
+        decided = self.labels >= 0
+        errors = torch.where(decided[:, None], 0.0, self.standard_errors)
+        return replace(self, standard_errors=errors, margin_errors=torch.where(decided, 0.0, self.margin_errors))
 
     @staticmethod
     def from_scores(

@@ -31,6 +31,12 @@ def sample_independent(deformation: Deformation, images: Tensor, seed: int, numb
     return trees.to_device(trees.concatenate(rows), images.device)
 
 
+def all_values(deformation: Deformation, images: Tensor, numbers: range) -> Any:
+    """Return one row of parameters per pass: pass m has value m of a deformation with finitely many values."""
+    values = trees.rows(deformation.values(_image_shape(images)), slice(numbers.start, numbers.stop))
+    return trees.to_device(values, images.device)
+
+
 def _digest(image: Tensor) -> str:
     """Hash the pixels; the same pixels in another floating-point type have the same hash."""
     return hashlib.blake2b(image.cpu().double().contiguous().numpy().tobytes(), digest_size=16).hexdigest()

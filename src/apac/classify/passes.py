@@ -14,7 +14,7 @@ from torch import Tensor
 
 from apac import trees
 from apac.classify.network_outputs import CLASSES_VARY, Outputs, log_probabilities, to_logits
-from apac.classify.pass_parameters import sample_independent, sample_shared
+from apac.classify.pass_parameters import all_values, sample_independent, sample_shared
 from apac.deform.base import Deformation
 from apac.errors import InputError
 from apac.inference.engine import Network, evaluating, prepare, serves_threads
@@ -46,6 +46,7 @@ class PassRunner:
     independent: bool
     device_batch: int
     outputs: Outputs = "logits"
+    all_values: bool = False  # pass m has value m of the deformation, instead of a random one
     workers: WorkerPool = CALLING_THREAD
 
     @contextmanager
@@ -98,7 +99,7 @@ class PassRunner:
         together = max(1, min(self.device_batch, self._part_size(images), _fitting_cache(images)) // len(images))
         for start in range(0, len(numbers), together):
             block = numbers[start : start + together]
-            parameters = None if self.independent else self._sample_shared(images, block)
+            parameters = self._parameters(images, block)
             for part in parts:
                 yield Block(part, block, parameters)
 
@@ -107,11 +108,18 @@ class PassRunner:
         fits = _fitting_cache(images)
         if self.deformation.thread_safe or images.device.type != "cpu":
             return max(self.device_batch, min(PART * self.device_batch, fits))
-        # A call of another library costs as much as hundreds of small images, and writes copies of all of them.
-        return max(1, fits // 2)
+        # A call of another library costs as much as hundreds of small images: as many as fit, in equal parts.
+        return -(-len(images) // -(-len(images) // max(1, fits)))
 
-    def _sample_shared(self, images: Tensor, numbers: range) -> list[Any]:
-        """Sample the parameters of passes for each set. The sets use the same random numbers."""
+    def _parameters(self, images: Tensor, numbers: range) -> list[Any] | None:
+        """Return the parameters of passes for each set, or None if every image has its own.
+
+        The sets use the same random numbers.
+        """
+        if self.all_values:
+            return [all_values(deformation, images, numbers) for deformation in self.deformation.sets]
+        if self.independent:
+            return None
         return [sample_shared(deformation, images, self.seed, numbers) for deformation in self.deformation.sets]
 
     def _run_plain(self, images: Tensor) -> Tensor:

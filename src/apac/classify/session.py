@@ -25,6 +25,7 @@ from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.decision import Decision
 from apac.classify.margin import MarginMoments
 from apac.classify.network_outputs import log_probabilities
+from apac.classify.pass_parameters import sample_shared
 from apac.classify.passes import PassRunner, _in_own_memory, _select_set_of_class
 from apac.classify.rules.base import PASSES_PER_UPDATE, Rule, RuleState
 from apac.classify.scores import Scores, rank
@@ -116,8 +117,7 @@ class Session:
     def open(classifier: Classifier, image_shape: tuple[int, int, int]) -> Iterator[Session]:
         """Yield a session with worker threads, its network prepared for images of this shape."""
         examples = torch.linspace(0, 1, 2 * torch.Size(image_shape).numel()).view(2, *image_shape)
-        batch = replace(classifier, device_batch=PASSES_PER_UPDATE + 1, independent=False)
-        with batch.prepared(examples, MANY_PASSES)._runner.running() as runner:
+        with classifier.prepared(examples, MANY_PASSES)._runner.running() as runner:
             yield Session(runner)
 
     def __len__(self) -> int:
@@ -203,9 +203,9 @@ class Session:
         key = seed, numbers.start, numbers.stop, n
         if (cached := self._cached.get(key)) is not None:
             return cached[0]
-        sampled = replace(self._runner, seed=seed)._sample_shared(images, numbers)
-        sets = zip(self._runner.deformation.sets, sampled, strict=True)
-        bound = [u.bind(images, parameters, n) for u, parameters in sets]
+        sets = self._runner.deformation.sets
+        sampled = [sample_shared(u, images, seed, numbers) for u in sets]
+        bound = [u.bind(images, parameters, n) for u, parameters in zip(sets, sampled, strict=True)]
         # Next to the parameters, a displacement of the same size may be kept.
         size = 2 * n * trees.bytes_of(tuple(sampled))
         with self._caching:

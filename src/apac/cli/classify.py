@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from apac.cli.errors import handle_errors, print_error
-from apac.cli.options import Error, Limit, RunFolder, Seed, certified
+from apac.cli.options import Error, Limit, PaperRule, RunFolder, Seed, certified, load_run, mention_choice
 from apac.cli.terminal import decision_records, print_record, records_to_csv, show_progress
 from apac.errors import InputError
 
@@ -30,8 +31,12 @@ def classify(
         int | None, typer.Option(help="A fixed number of passes instead of the certified rule.", show_default=False)
     ] = None,
     combine: Annotated[
-        str, typer.Option(help="product: mean of log-probabilities, the paper's rule. sum: mean of probabilities.")
-    ] = "product",
+        str | None,
+        typer.Option(
+            help="product: mean of log-probabilities, the paper's rule. sum: mean of probabilities.",
+            show_default="as tuned, or product",
+        ),
+    ] = None,
     plain: Annotated[
         bool, typer.Option("--plain", help="One pass of the undeformed image, the conventional prediction.")
     ] = False,
@@ -39,9 +44,10 @@ def classify(
         Path | None, typer.Option("--csv", help="Also write the decisions to this file.", show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the decisions as JSON.")] = False,
+    paper_rule: PaperRule = False,
     seed: Seed = 0,
 ) -> None:
-    """Classify image files by APAC, with as many passes as a certified decision needs.
+    """Classify image files by APAC, with as many passes as each answer needs to be settled.
 
     Example:  apac classify runs/cnn digit.png
 
@@ -52,33 +58,41 @@ def classify(
     A folder stands for the image files in it and in its subfolders. Images are resized, centered and inverted to match
     the training data, and the output lists the conversions. The probability of a class is the normalized geometric mean
     of its probabilities in all passes, or with --combine sum their mean.
+
+    Settled means that more passes would not change the answer, not that it is right. If the run was evaluated on test
+    images (apac evaluate RUN), the output says how often answers with such a probability were right.
     """
     from apac.classify.rules.base import Rule
     from apac.classify.rules.fixed import FixedPasses
-    from apac.runs.run import load
+    from apac.evaluation.reliability import find_reliability
     from apac.runs.storage import write_bytes
 
     if passes is not None and (error, limit) != (None, None):
         raise InputError(
             "--passes fixes the number of passes, --error and --limit belong to the certified rule; choose one."
         )
-    if combine not in ("product", "sum"):
+    if combine not in (None, "product", "sum"):
         raise InputError(f"--combine must be product or sum, got {combine!r}.")
-    if plain and (passes, error, limit, combine) != (None, None, None, "product"):
+    if plain and (passes, error, limit, combine) != (None, None, None, None):
         raise InputError("--plain is one pass of the undeformed image; omit --passes, --error, --limit and --combine.")
     rule: Rule | None = None if passes is None else FixedPasses(passes)
     if (error, limit) != (None, None):
         rule = certified(error, limit)
     with show_progress() as progress:
-        classified = load(run).classify(
-            images, rule, seed=seed, combine=cast("Combine", combine), plain=plain, progress=progress
-        )
+        loaded, combined = load_run(run, paper_rule=paper_rule), cast("Combine | None", combine)
+        classified = loaded.classify(images, rule, seed=seed, combine=combined, plain=plain, progress=progress)
     for reason in classified.unreadable.values():
         print_error(reason)
-    records = decision_records(classified, plain=plain)
+    strength = 0.0 if plain else 1.0 if loaded.choice is None else loaded.choice.strength
+    tuned = {"strength": strength, "temperature": classified.decision.temperature}
+    classifier = replace(loaded.classifier(rule, combine=combined), temperature=classified.decision.temperature)
+    reliability = find_reliability(loaded.folder, classifier, plain=plain)
+    records = [record | tuned for record in decision_records(classified, plain=plain, reliability=reliability)]
     if as_json:
         print(json.dumps(records, indent=2))
     else:
+        if not plain:
+            mention_choice(loaded)
         for record in records:
             print_record(record)
     if csv is not None:

@@ -35,6 +35,7 @@ CLAUSES = (
     (re.compile(r"pass another folder as out="), "choose another folder by --out"),
     (re.compile(r"pass data="), "give a folder by --data"),
     (re.compile(r"evaluate it with apac\.evaluate"), "evaluate it from Python with apac.evaluate"),
+    (re.compile(r"pass images that it was not trained on to apac\.tune"), "tune it from Python with apac.tune"),
 )
 ROOT_OPTIONS = ("--threads", "--import", "--version")
 

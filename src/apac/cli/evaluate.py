@@ -11,20 +11,31 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from apac.cli.errors import handle_errors, print_error
-from apac.cli.options import Error, Limit, RunFolder, Seed, certified, numbers_of_passes
-from apac.cli.terminal import print_table, show_progress
+from apac.cli.errors import handle_errors
+from apac.cli.options import (
+    Error,
+    Limit,
+    PaperRule,
+    RunFolder,
+    Seed,
+    certified,
+    load_run,
+    mention_choice,
+    numbers_of_passes,
+)
+from apac.cli.terminal import show_progress
 from apac.errors import InputError
 
 if TYPE_CHECKING:  # imports torch, which is slow
     from torch import Tensor
 
-    from apac.classify.decision import Decision
     from apac.classify.rules.certified import Certified
-    from apac.evaluation.by_class import Predictions
     from apac.progress import Progress
     from apac.runs.labeled_images import LabeledImages
     from apac.runs.run import Run
+
+# Of the held-out images on which temperatures are fitted: fewer leave them to chance, more do not improve them.
+MIN_HELD_OUT, MAX_HELD_OUT = 50, 2000
 
 
 @handle_errors
@@ -42,7 +53,7 @@ def evaluate(
         typer.Option(help="Numbers of passes M, separated by commas.", show_default="1,4,16,64,256"),
     ] = None,
     rule: Annotated[
-        str, typer.Option(help="fixed: error as a function of M. certified: passes until the decision is certified.")
+        str, typer.Option(help="fixed: error as a function of M. certified: passes until the decision is settled.")
     ] = "fixed",
     error: Error = None,
     limit: Limit = None,
@@ -61,9 +72,10 @@ def evaluate(
         str | None,
         typer.Option(help="Unreadable image files: refuse or skip.", show_default="as in training"),
     ] = None,
+    paper_rule: PaperRule = False,
     seed: Seed = 0,
 ) -> None:
-    """Evaluate on test images, plain and by APAC: error by product and by sum, top-2 error, errors by class.
+    """Evaluate on test images, plain and by APAC: errors, likelihood, calibration, risk, and what may be chance.
 
     Example:  apac evaluate runs/cnn --passes 1,16,256
 
@@ -71,17 +83,18 @@ def evaluate(
 
     Example:  apac evaluate runs/cnn --rule certified --against 1024
 
-    Writes evaluation.json, evaluation.csv, classes.csv (errors by class), confusion.csv, confusion.png and
-    misclassified.csv (with file names) into RUN, or certified.json, certified.csv and passes.png. A larger evaluation
-    in their place is kept. The scores of the passes are cached in RUN/scores, so that the same command continues after
-    Ctrl-C. For a network that is shipped with the package, RUN is its name, and the results are written to a folder of
-    that name.
+    Writes evaluation.json, evaluation.csv, classes.csv (errors by class), confusion.csv, misclassified.csv (with file
+    names), confusion.png, reliability.png and risk.png into RUN, or certified.json, certified.csv and passes.png. A
+    larger evaluation in their place is kept. Both write reliability.json, from which apac classify quotes how often
+    answers of a probability were right.
+
+    Temperatures are fitted on training images that the run held out, or by cross-fitting. The scores of the passes are
+    cached in RUN/scores, so that the same command continues after Ctrl-C. For a network that is shipped with the
+    package, RUN is its name, and the results are written to a folder of that name.
 
     The classes of --data are matched by name, and some may be missing. If the folder has the subfolders train and test,
     its test part is evaluated, otherwise all of its images.
     """
-    from apac.runs.run import load
-
     if on_unreadable not in (None, "refuse", "skip"):
         raise InputError(f"--on-unreadable must be refuse or skip, got {on_unreadable!r}.")
     if against is not None and against < 1:
@@ -90,11 +103,11 @@ def evaluate(
     if rule == "fixed":
         _refuse({"--error": error, "--limit": limit, "--against": against}, "--rule certified")
         numbers = numbers_of_passes("1,4,16,64,256" if passes is None else passes)
-        _fixed(files, load(run), numbers, seed)
+        _fixed(files, load_run(run, paper_rule=paper_rule), numbers, seed)
     elif rule == "certified":
         _refuse({"--passes": passes}, "--rule fixed")
         certified_rule = certified(error, limit)
-        _certified(files, load(run), certified_rule, against, seed)
+        _certified(files, load_run(run, paper_rule=paper_rule), certified_rule, against, seed)
     else:
         raise InputError(f"--rule must be fixed or certified, got {rule!r}.")
 
@@ -132,9 +145,10 @@ class _Files:
 
 
 def _fixed(files: _Files, run: Run, passes: tuple[int, ...], seed: int) -> None:
+    from apac.cli.evaluate_output import print_fixed, write_fixed
     from apac.evaluation.by_class import Predictions
     from apac.evaluation.fixed import evaluate as measure
-    from apac.reporting import tables
+    from apac.evaluation.reliability import measure_each, store
     from apac.runs.folder import scores_path
 
     if _mention_no_deformation(run):
@@ -142,35 +156,28 @@ def _fixed(files: _Files, run: Run, passes: tuple[int, ...], seed: int) -> None:
     scores = scores_path(files.run)
     with show_progress() as progress, _resumable(scores):
         tested, folder = files.load(run, "evaluation.json", progress)
+        held_out = _held_out(run, tested, progress)
         classifier = run.classifier(seed=seed)
-        result = measure(classifier, tested.images, tested.labels, passes, cache=scores, progress=progress)
+        result = measure(
+            classifier, tested.images, tested.labels, passes, held_out=held_out, cache=scores, progress=progress
+        )
     predictions = Predictions(run.classes, tested.labels, result.plain_labels, result.labels, tested.files)
-    _mention_moved(run, tested)
-    print_table(tables.error_against_m(result))
-    print_table(tables.by_class(predictions))
-    if passes:
-        print(tables.changes(result))
-    payload = result.to_json() | _described(tested) | predictions.to_json()
-    if files.keep(folder / "evaluation.json", payload):
-        return
-    _write(
-        folder,
-        {
-            "evaluation.json": json.dumps(payload, indent=2) + "\n",
-            "evaluation.csv": result.to_csv(),
-            "classes.csv": predictions.classes_csv(),
-            "confusion.csv": predictions.confusion_csv(),
-            "misclassified.csv": predictions.misclassified_csv(),
-        },
-        "confusion.png",
-        lambda: _draw_confusion(predictions, passes),
-    )
+    _mention_data_and_choice(run, tested)
+    print_fixed(result, predictions)
+    payload = result.to_json() | _described(run, tested) | predictions.to_json()
+    if not files.keep(folder / "evaluation.json", payload):
+        write_fixed(folder, payload, result, predictions)
+        if tested.own:
+            store(folder, measure_each(result.scored, tested.labels, classifier.deformation, _temperatures(run)))
 
 
 def _certified(files: _Files, run: Run, rule: Certified, against: int | None, seed: int) -> None:
     from apac.classify.scores import rank
+    from apac.cli.evaluate_output import print_certified, write_certified
     from apac.evaluation.by_class import Predictions
     from apac.evaluation.certified import compare, evaluate_certified, to_csv
+    from apac.evaluation.certified_measures import measure_certified
+    from apac.evaluation.reliability import store
     from apac.evaluation.score_cache import ScoreCache
     from apac.reporting import tables
     from apac.runs.folder import scores_path
@@ -180,15 +187,18 @@ def _certified(files: _Files, run: Run, rule: Certified, against: int | None, se
     classifier = run.classifier(rule, seed=seed)
     with show_progress() as progress:
         tested, folder = files.load(run, "certified.json", progress)
+        held_out = _held_out(run, tested, progress)
         images, labels = tested.images, tested.labels
-        plain_labels = rank(classifier.plain(images))[:, 0]
+        plain = classifier.plain(images)
         result = evaluate_certified(classifier, images, labels, progress=progress)
-    plain = int((plain_labels != labels).sum()) / len(labels)
+        measured = measure_certified(classifier, result.decision, plain, labels, held_out=held_out, progress=progress)
+    plain_labels = rank(plain)[:, 0]
+    plain_error = int((plain_labels != labels).sum()) / len(labels)
     predictions = Predictions(run.classes, labels, plain_labels, result.decision.labels, tested.files)
-    _mention_moved(run, tested)
-    print_table(tables.certified(result, plain))
-    print_table(tables.by_class(predictions))
-    payload = result.to_json() | {"plain": plain} | _described(tested) | predictions.to_json()
+    _mention_data_and_choice(run, tested)
+    print_certified(result, measured, plain_error, predictions)
+    payload = result.to_json() | measured.to_json() | {"plain": plain_error}
+    payload |= _described(run, tested) | predictions.to_json()
     path = folder / "certified.json"
     kept = files.keep(path, payload | ({} if against is None else {"against": {"passes": against}}))
     if not kept:
@@ -196,7 +206,9 @@ def _certified(files: _Files, run: Run, rule: Certified, against: int | None, se
             path.name: json.dumps(payload, indent=2) + "\n",
             "certified.csv": to_csv(result.decision, labels, tested.files),
         }
-        _write(folder, contents, "passes.png", lambda: _draw_passes(result.decision, labels))
+        write_certified(folder, contents, result, labels)
+        if tested.own:
+            store(folder, measured.reliability)
     if against is None:
         return
     with show_progress() as progress, _resumable(scores_path(files.run)):
@@ -208,51 +220,50 @@ def _certified(files: _Files, run: Run, rule: Certified, against: int | None, se
     print(tables.agreement(agreement, result))
 
 
-def _draw_confusion(predictions: Predictions, passes: tuple[int, ...]) -> bytes:
-    from apac.reporting.figures.confusion import confusion_matrix
-    from apac.reporting.tables import percent
+def _held_out(run: Run, tested: LabeledImages, progress: Progress) -> tuple[Tensor, Tensor] | None:
+    """Return training images that the run held out, for the temperatures; None if there are too few."""
+    from apac.runs.labeled_images import images_held_out
 
-    wrong = int((predictions.apac != predictions.truth).sum())
-    decided = f"APAC, {max(passes):,} passes" if passes else "plain"
-    title = f"{decided}: {percent(wrong / len(predictions.truth))} error on {len(predictions.truth):,} images"
-    return confusion_matrix(predictions.confusion("apac"), predictions.classes, title)
-
-
-def _draw_passes(decision: Decision, labels: Tensor) -> bytes:
-    from apac.reporting.figures.curves import passes_against_margin
-
-    return passes_against_margin(decision, labels)
-
-
-def _write(folder: Path, contents: Mapping[str, str], figure: str, draw: Callable[[], bytes]) -> None:
-    """Write text files and, if the package that draws it is installed, a figure."""
-    from apac.runs.storage import write_bytes
-
-    written = [folder / name for name in contents]
-    for name, text in contents.items():
-        write_bytes(folder / name, text.encode(errors="surrogateescape"))  # a file name may not be UTF-8
     try:
-        picture = draw()
-    except InputError as missing:
-        print_error(f"{figure} is not drawn: {missing}")
-    else:
-        written.append(folder / figure)
-        write_bytes(written[-1], picture)
-    print(f"wrote {', '.join(map(str, written))}")
+        moved = tested.data if tested.own and tested.data != run.data else None
+        apart = images_held_out(run, data=moved, progress=progress)
+    except InputError:  # none were held out, or the training data are not available
+        return None
+    if len(apart.images) < MIN_HELD_OUT:
+        return None
+    return apart.images[:MAX_HELD_OUT], apart.labels[:MAX_HELD_OUT]
 
 
-def _described(tested: LabeledImages) -> dict[str, Any]:
-    return {"data": tested.data, "own": tested.own}
+def _temperatures(run: Run) -> Callable[[str, int], float]:
+    """Return the function from a rule and its passes to the temperature with which the run decides by it."""
+    from apac.classify.rules.fixed import FixedPasses
+
+    def temperature(rule: str, passes: int) -> float:
+        if run.choice is None:
+            return 1.0
+        candidate = run.choice.plain if rule == "plain" else run.choice.candidate(cast(Any, rule))
+        return candidate.temperature(FixedPasses(passes))
+
+    return temperature
 
 
-def _mention_moved(run: Run, tested: LabeledImages) -> None:
+def _described(run: Run, tested: LabeledImages) -> dict[str, Any]:
+    strength = 1.0 if run.choice is None else run.choice.strength
+    return {"data": tested.data, "own": tested.own, "strength": strength}
+
+
+def _mention_data_and_choice(run: Run, tested: LabeledImages) -> None:
     if tested.own and tested.data != run.data:
         print(f"{tested.data} holds the images of the training; the files that it held out are evaluated.")
+    mention_choice(run)
 
 
 def _mention_no_deformation(run: Run) -> bool:
     from apac.deform.compose import Compose
 
+    if run.choice is not None and not run.choice.strength:
+        print("The plain prediction was tuned to be the better choice for this network; --paper-rule evaluates APAC.")
+        return True
     if run.deformation != Compose():
         return False
     print("This network was trained without deformation, so APAC equals the plain prediction.")

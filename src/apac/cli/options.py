@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from apac.errors import InputError
 if TYPE_CHECKING:  # imports torch, which is slow
     from apac.classify.rules.certified import Certified
     from apac.deform.base import Deformation
+    from apac.runs.run import Run
 
 Seed = Annotated[int, typer.Option(help="Seed of the random generators.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run or report in the folder.")]
@@ -44,8 +46,28 @@ Fit = Annotated[
         help="crop the pictures of a folder to a square, or pad them by repeating their edge.", show_default="crop"
     ),
 ]
-Error = Annotated[float | None, typer.Option(help="Probability of a false certification.", show_default="0.0001")]
+PaperRule = Annotated[
+    bool, typer.Option("--paper-rule", help="Ignore what apac tune chose: strength 1, product, no temperature.")
+]
+Error = Annotated[
+    float | None,
+    typer.Option(help="Probability of settling on an answer that more passes would change.", show_default="0.0001"),
+]
 Limit = Annotated[int | None, typer.Option(help="Maximum number of passes per image.", show_default="16384")]
+
+
+def load_run(folder: Path, *, paper_rule: bool) -> Run:
+    """Load a run, without what `apac tune` chose if the paper's rule is asked for."""
+    from apac.runs.run import load
+
+    run = load(folder)
+    return replace(run, choice=None) if paper_rule else run
+
+
+def mention_choice(run: Run) -> None:
+    """Print the choice that decisions use, if there is one."""
+    if run.choice is not None:
+        print(f"Decided by {run.choice}; --paper-rule ignores this.")
 
 
 def certified(error: float | None, limit: int | None) -> Certified:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from apac.progress import Progress
 
 if TYPE_CHECKING:  # imports torch, which is slow
+    from apac.evaluation.reliability import Reliability
     from apac.reporting.tables import Table
     from apac.runs.classified import ClassifiedImages
 
@@ -93,8 +94,10 @@ def print_table(table: Table) -> None:
     Console().print(rich_table)
 
 
-def decision_records(classified: ClassifiedImages, *, plain: bool = False) -> list[dict[str, Any]]:
-    """Return the decisions of image files as JSON values."""
+def decision_records(
+    classified: ClassifiedImages, *, plain: bool = False, reliability: Reliability | None = None
+) -> list[dict[str, Any]]:
+    """Return the decisions of image files as JSON values; `reliability` is how often such answers were right."""
     decision, classes = classified.decision, classified.classes
     best = decision.ranking.argmax(dim=1) if len(classified.paths) else ()
     probabilities = decision.probabilities
@@ -103,8 +106,9 @@ def decision_records(classified: ClassifiedImages, *, plain: bool = False) -> li
             "image": str(path),
             "label": _name(classes, decision.labels[i]),
             "runner_up": _name(classes, decision.runners_up[i]),
-            "probability": _number(probabilities[i, best[i]]) if decision.labels[i] >= 0 else None,
+            **_probability(float(probabilities[i, best[i]]) if decision.labels[i] >= 0 else None, reliability),
             "stopped": decision.stopped[i],
+            "settled": {"certified": True, "limit": False}.get(decision.stopped[i]),  # None for a fixed number
             "passes": int(decision.passes[i]),
             "clipped": int(decision.clipped[i]),
             "combine": decision.combine,
@@ -121,9 +125,23 @@ def decision_records(classified: ClassifiedImages, *, plain: bool = False) -> li
     ]
 
 
+def _probability(probability: float | None, reliability: Reliability | None) -> dict[str, Any]:
+    """Return the probability of an answer, and the test images whose answers had one like it."""
+    such = None if probability is None or reliability is None else reliability.such_answers(probability)
+    return {
+        "probability": probability,
+        "accuracy_of_such_answers": such and such.accuracy,
+        "number_of_such_answers": such and such.images,
+        "probability_of_such_answers": such and [such.low, such.high],
+    }
+
+
 def records_to_csv(records: Sequence[dict[str, Any]], classes: Sequence[str]) -> str:
     """Return decision records as CSV, one line per image, with the probability of each class in the last columns."""
-    columns = ("image", "label", "runner_up", "margin", "margin_error", "passes", "stopped", "probability")
+    columns = (
+        *("image", "label", "runner_up", "margin", "margin_error", "passes", "stopped", "probability", "settled"),
+        *("accuracy_of_such_answers", "number_of_such_answers"),
+    )
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow([*columns, *(f"probability_{name}" for name in classes)])
@@ -144,12 +162,13 @@ def _number(value: Any) -> float | None:
 
 
 def print_record(record: dict[str, Any]) -> None:
-    """Print the decision of one image and how the image was converted."""
+    """Print the decision of one image, how often such answers were right, and how the image was converted."""
     name = record["image"].encode(errors="surrogateescape").decode(errors="replace")  # a file name may not be UTF-8
     print(f"{name}: {_sentence(record)}")
-    if record["label"] is not None:
-        ranked = sorted(record["probabilities"].items(), key=lambda pair: pair[1], reverse=True)[:SHOWN_CLASSES]
-        print(f"  probability: {', '.join(f'{label} {100 * value:.2f} %' for label, value in ranked)}")
+    if record["number_of_such_answers"]:
+        accuracy, images = record["accuracy_of_such_answers"], record["number_of_such_answers"]
+        low, high = record["probability_of_such_answers"]
+        print(f"  of {images:,} test images with a probability of {low:g} to {high:g}, {_percent(accuracy)} were right")
     if record["notes"]:
         print(f"  converted: {', '.join(record['notes'])}")
 
@@ -160,16 +179,30 @@ def _sentence(record: dict[str, Any]) -> str:
         return f"not decided: after {passes} the network returned NaN or an infinite logit"
     stopped = {
         "fixed": "plain prediction" if record["plain"] else f"after {passes}",
-        "certified": f"certified after {passes}",
-        "limit": f"not certified after {passes}",
+        "certified": f"settled after {passes}",
+        "limit": f"not settled after {passes}",
     }[record["stopped"]]
     if record["clipped"]:
         stopped += f", with the clip active in {record['clipped']:,}"
+    ranked = sorted(record["probabilities"].items(), key=lambda pair: pair[1], reverse=True)
+    behind = [pair for pair in ranked if pair[0] != record["label"]][: SHOWN_CLASSES - 1]
+    others = ", ".join(f"{name} {_decimal(probability)}" for name, probability in behind)
     if record["margin"] == 0:
-        lead = f"tied with {record['runner_up']}"
+        others = f"tied with {record['runner_up']}"
     elif record["margin"] is None:
-        lead = "the only class"
-    else:
-        error = record["margin_error"]
-        lead = f"ahead of {record['runner_up']} by {record['margin']:.3f}{'' if error is None else f' ± {error:.3f}'}"
-    return f"{record['label']}  ({stopped}; {lead})"
+        others = "the only class"
+    return f"{record['label']}, probability {_decimal(record['probability'])} ({stopped}; {others})"
+
+
+def _decimal(probability: float) -> str:
+    """Return a probability that is never rounded to 0 or 1."""
+    if 0.01 <= probability <= 0.99:
+        return f"{probability:.2f}"
+    if probability < 5e-5:
+        return "< 0.0001"
+    return f"{probability:.4f}" if probability < 1 - 5e-5 else "> 0.9999"
+
+
+def _percent(share: float) -> str:
+    """Return a share in percent, 100 only if it is all."""
+    return f"{100 * share:.0f} %" if share == 1 or share < 0.985 else f"{min(99.9, 100 * share):.1f} %"

@@ -84,8 +84,11 @@ def find_files(folder: Path) -> FolderFiles:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Return the image files in a folder and its subfolders, sorted, whatever its layout."""
-    files = [path for path in _walk(folder) if _reason(path) is None]
+    """Return the image files in a folder and its subfolders, sorted, whatever its layout.
+
+    Those in formats that cannot be read are included, so that reading them tells so.
+    """
+    files = [path for path in _walk(folder) if _reason(path) not in (HIDDEN, NO_IMAGE)]
     if not files:
         raise InputError(f"{folder} has no image files; give a folder of images, such as PNG or JPEG.")
     return files

@@ -13,6 +13,7 @@ from apac.deform.jitter import Jitter
 from apac.deform.layer import DeformationLayer
 from apac.deform.per_class import PerClass
 from apac.deform.scale_shift import ScaleShift
+from apac.deform.shift import Shift
 from apac.deform.thickness import Thickness
 from apac.deform.time import TimeShift, TimeWarp
 
@@ -29,6 +30,7 @@ __all__ = [
     "Jitter",
     "PerClass",
     "ScaleShift",
+    "Shift",
     "Thickness",
     "TimeShift",
     "TimeWarp",

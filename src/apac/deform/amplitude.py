@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation, check_same_shape, prepare
 from apac.validation import validate_number
+
+MAX_STD = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +20,7 @@ class AmplitudeParameters:
 
 @dataclass(frozen=True)
 class Amplitude(Deformation):
-    """Multiply each channel by a random factor exp(N(0, std²)), whose median is 1.
+    """Multiply each channel by a random factor exp(N(0, std²)), whose median is 1. The strength multiplies `std`.
 
     >>> import torch, apac
     >>> apac.Amplitude(0.1)(torch.ones(8, 2, 1, 50), generator=torch.Generator().manual_seed(0)).shape
@@ -30,7 +32,10 @@ class Amplitude(Deformation):
     std: float = 0.1
 
     def __post_init__(self) -> None:
-        validate_number(self, "std", minimum=0, maximum=10)
+        validate_number(self, "std", minimum=0, maximum=MAX_STD)
+
+    def _scaled(self, strength: float) -> Amplitude:
+        return replace(self, std=min(MAX_STD, strength * self.std))
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> AmplitudeParameters:
         noise = torch.randn(n, image_shape[0], 1, 1, generator=generator, device=generator.device)

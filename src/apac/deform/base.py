@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from functools import partial
+from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -62,10 +64,7 @@ class Deformation(ABC):
         """
 
     def bind(self, images: Tensor, parameters: Any, repeats: int = 1) -> Callable[[Tensor], Tensor]:
-        """Return `apply` with these parameters, `repeats` times in a row, for images of this shape and type.
-
-        Override it if there is work that several calls can share.
-        """
+        """Return `apply` with these parameters, `repeats` times in a row, for several calls with such images."""
         return partial(self.apply, parameters=trees.repeat(parameters, repeats))
 
     def __call__(self, images: Tensor, *, generator: torch.Generator, labels: Tensor | int | None = None) -> Tensor:
@@ -105,6 +104,44 @@ class Deformation(ABC):
         The plain prediction uses the preprocessed images.
         """
         return images
+
+    def values(self, image_shape: tuple[int, int, int]) -> Any | None:
+        """Return all values of the parameters, one row each, if they are finitely many and equally likely.
+
+        `Exhaustive` averages over them. The default, None, is right for every continuous distribution.
+        """
+        return None
+
+    def scaled(self, strength: float) -> Deformation:
+        """Return the deformation with another strength: 0 is the identity, 1 is the deformation itself.
+
+        Widths, amplitudes and probabilities are multiplied by the strength, so that the same generator gives similar
+        parameters, only smaller. A strength above 1 exaggerates; probabilities end at their maximum. The docstring of
+        each kind tells what is scaled. Preprocessing stays as it is.
+
+        To make a deformation of your own tunable, override this method, for example by
+        `return dataclasses.replace(self, std=strength * self.std)`.
+
+        >>> import apac
+        >>> apac.Homography(std=0.1).scaled(0.5), apac.Homography(std=0.1).scaled(0)
+        (Homography(std=0.05, padding=0.0), Compose())
+        """
+        from apac.deform.compose import Compose  # it imports this module
+
+        strength = validate_strength(strength)
+        name = type(self).__name__
+        if type(self)._scaled is Deformation._scaled:
+            raise InputError(
+                f"{name} has no strength; override {name}.scaled(strength), which returns the identity for 0, the "
+                f"deformation itself for 1, and what lies between and beyond."
+            )
+        if strength == 1:
+            return self
+        return self._scaled(strength) if strength else Compose()  # which is exact, where a resampling rounds
+
+    def _scaled(self, strength: float) -> Deformation:
+        """Return the deformation with a strength above 0; the kinds of this package override it."""
+        raise NotImplementedError
 
     @property
     def thread_safe(self) -> bool:
@@ -199,6 +236,14 @@ def prepare(images: Tensor, parameters: Tree) -> Tree:
 def common_input_types(parts: Iterable[Deformation]) -> tuple[InputType, ...]:
     """Return the input types that all parts are made for."""
     return tuple(kind for kind in INPUT_TYPES if all(kind in part.input_types for part in parts))
+
+
+def validate_strength(strength: Any) -> float:
+    """Return the strength of a deformation as a float."""
+    number = float(strength) if isinstance(strength, Real) and not isinstance(strength, bool) else math.nan
+    if not 0 <= number < math.inf:
+        raise InputError(f"the strength of a deformation must be a number of at least 0, got {strength!r}.")
+    return number
 
 
 def size_factor(reference_size: int | None, image_size: tuple[int, int]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from apac.deform.base import Deformation, prepare
 from apac.deform.cpu import apply_in_tiles, kernels_for
 from apac.errors import InputError
 from apac.validation import validate_number, validate_range
+
+MIN_GAMMA = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +28,7 @@ class Color(Deformation):
 
     ln γ is uniform between the logarithms of the range `gamma`, so that darkening and lightening are equally likely.
     The cast of each channel is N(0, cast²). The result is clamped to [0, 1]. The paper gives no values; the defaults
-    are mild.
+    are mild. The strength multiplies ln γ and the cast.
 
     >>> import torch, apac
     >>> u = apac.Color(gamma=(0.8, 1.25), cast=0.05)
@@ -40,8 +42,12 @@ class Color(Deformation):
     cast: float = 0.05
 
     def __post_init__(self) -> None:
-        validate_range(self, "gamma", minimum=1e-3)
+        validate_range(self, "gamma", minimum=MIN_GAMMA)
         validate_number(self, "cast", minimum=0)
+
+    def _scaled(self, strength: float) -> Color:
+        low, high = (max(MIN_GAMMA, gamma**strength) for gamma in self.gamma)
+        return replace(self, gamma=(low, high), cast=strength * self.cast)
 
     @property
     def expects_pixels(self) -> bool:

@@ -38,7 +38,7 @@ class Compose(Deformation):
     """Deformations applied in sequence. `Compose()` is the identity.
 
     Consecutive parts that only move pixels and agree on the padding share one interpolation, because two would blur
-    twice. See `apac.deform.warp.warp` for how their coordinates combine.
+    twice. See `apac.deform.warp.warp` for how their coordinates combine. The strength scales every part.
 
     >>> import torch, apac
     >>> u = apac.Compose(apac.Homography(std=0.1), apac.Elastic(sigma=6.0, alpha=38.0), apac.Thickness())
@@ -71,6 +71,9 @@ class Compose(Deformation):
     def _from_arguments(cls, arguments: dict[str, Any]) -> Compose:
         return cls(*arguments["parts"])
 
+    def scaled(self, strength: float) -> Compose:
+        return Compose(*(part.scaled(strength) for part in self.parts))
+
     @property
     def input_types(self) -> tuple[InputType, ...]:
         return common_input_types(self.parts)
@@ -83,6 +86,15 @@ class Compose(Deformation):
                 _, channels, height, width = part.preprocess(torch.zeros(1, *image_shape)).shape
                 image_shape = (channels, height, width)
         return ComposeParameters(tuple(parameters))
+
+    def values(self, image_shape: tuple[int, int, int]) -> ComposeParameters | None:
+        """Return all combinations of the values of the parts."""
+        parts = [part.values(image_shape) for part in self.parts]
+        if any(values is None for values in parts):
+            return None
+        counts = [trees.size(values) for values in parts]
+        rows = torch.cartesian_prod(*map(torch.arange, counts)).view(-1, len(counts)) if counts else torch.empty(1, 0)
+        return ComposeParameters(tuple(trees.rows(values, rows[:, i]) for i, values in enumerate(parts)))
 
     def apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
         return apply_in_tiles(self._apply, images, prepare(images, parameters))

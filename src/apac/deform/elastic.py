@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation, size_factor
+from apac.deform.cpu import as_arrays
 from apac.deform.noise import uniform_noise
 from apac.deform.warp import Flow, Padding, warp
 from apac.errors import InputError
 from apac.validation import validate_number, validate_padding, validate_positive, validate_reference_size
 
+SMALL_PRODUCT = 1 << 17  # multiplications; for fewer, numpy wakes no threads, which takes longer than the product
 TRUNCATE = 4.0  # the Gaussian filter ends at this many standard deviations, as in scipy.ndimage
 
 
@@ -28,7 +30,7 @@ class Elastic(Deformation):
 
     Per axis: uniform(-1, 1) noise in each pixel, filtered by a normalized Gaussian of `sigma` pixels (zero outside the
     image), times `alpha`, is the displacement in pixels. `padding` is the value shown outside the image, or "edge" to
-    repeat the edge pixels.
+    repeat the edge pixels. The strength multiplies `alpha`.
 
     `reference_size` is the shorter side in pixels of the images for which `sigma` and `alpha` are given. Images that
     are f times as large are displaced by the same fractions of their shorter side: with f · sigma and f² · alpha,
@@ -53,6 +55,9 @@ class Elastic(Deformation):
         validate_padding(self)
         validate_reference_size(self)
 
+    def _scaled(self, strength: float) -> Elastic:
+        return replace(self, alpha=strength * self.alpha)
+
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ElasticParameters:
         _, height, width = image_shape
         return ElasticParameters(uniform_noise(n, (2, height, width), generator=generator))
@@ -70,7 +75,9 @@ class Elastic(Deformation):
             )
         factor = size_factor(self.reference_size, image_size)
         rows, columns = _filters(image_size, self.sigma * factor, self.alpha * factor**2, noise.dtype, noise.device)
-        return Flow(displacement=rows @ noise @ columns)
+        if height * width * max(height, width) <= SMALL_PRODUCT:
+            rows, noise, columns = as_arrays(rows, noise, columns)
+        return Flow(displacement=torch.as_tensor(rows @ (noise @ columns)))
 
 
 @lru_cache(maxsize=16)

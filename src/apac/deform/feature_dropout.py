@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ class FeatureDropoutParameters:
 class FeatureDropout(Deformation):
     """Replace each element by `value` with probability p, independently.
 
-    The default value 0 is the mean of a standardized feature.
+    The default value 0 is the mean of a standardized feature. The strength multiplies p, up to 1.
 
     >>> import torch, apac
     >>> apac.FeatureDropout(p=1.0)(torch.ones(1, 1, 3), generator=torch.Generator().manual_seed(0))
@@ -33,6 +33,9 @@ class FeatureDropout(Deformation):
     def __post_init__(self) -> None:
         validate_number(self, "p", minimum=0, maximum=1)
         validate_number(self, "value")
+
+    def _scaled(self, strength: float) -> FeatureDropout:
+        return replace(self, p=min(1.0, strength * self.p))
 
     def sample(
         self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -24,7 +24,8 @@ class Homography(Deformation):
 
     H11, H22 ~ N(1, std²); H12, H21, which rotate and shear, ~ N(0, shear²); the other four ~ N(0, std²).
     Coordinates span [-1, 1] over the image, pixel edges included, with the origin at its center; H maps the output to
-    the input. `padding` is the value shown outside the image, or "edge" to repeat the edge pixels.
+    the input. `padding` is the value shown outside the image, or "edge" to repeat the edge pixels. The strength
+    multiplies `std` and `shear`.
 
     >>> import torch, apac
     >>> u = apac.Homography(std=0.1)
@@ -47,6 +48,10 @@ class Homography(Deformation):
     def __repr__(self) -> str:
         shear = "" if self.shear is None else f", shear={self.shear!r}"
         return f"Homography(std={self.std!r}, padding={self.padding!r}{shear})"
+
+    def _scaled(self, strength: float) -> Homography:
+        shear = None if self.shear is None else strength * self.shear
+        return replace(self, std=strength * self.std, shear=shear)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> HomographyParameters:
         noise = torch.randn(n, 9, generator=generator, device=generator.device)

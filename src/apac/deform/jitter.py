@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ class JitterParameters:
 
 @dataclass(frozen=True)
 class Jitter(Deformation):
-    """Add independent Gaussian noise N(0, std²) to every element.
+    """Add independent Gaussian noise N(0, std²) to every element. The strength multiplies `std`.
 
     >>> import torch, apac
     >>> apac.Jitter(0.1)(torch.zeros(8, 1, 1, 4), generator=torch.Generator().manual_seed(0)).shape
@@ -29,6 +29,9 @@ class Jitter(Deformation):
 
     def __post_init__(self) -> None:
         validate_number(self, "std", minimum=0)
+
+    def _scaled(self, strength: float) -> Jitter:
+        return replace(self, std=strength * self.std)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> JitterParameters:
         return JitterParameters(self.std * torch.randn(n, *image_shape, generator=generator, device=generator.device))

@@ -27,7 +27,7 @@ class PerClass(Deformation):
 
     Training deforms each sample with the deformation of its class. A decision scores class c with the passes of the
     deformation of c: N_d different deformations with M passes each (paper, eq. 8). `Compose()` disables deformation for
-    a class.
+    a class. The strength scales the deformation of every class.
 
     >>> import torch, apac
     >>> u = apac.PerClass({1: apac.Homography(std=0.05)}, default=apac.presets.mnist(), classes=10)
@@ -66,6 +66,10 @@ class PerClass(Deformation):
     @classmethod
     def _from_arguments(cls, arguments: dict[str, Any]) -> PerClass:
         return cls(dict(arguments["by_class"]), arguments["default"], classes=arguments["classes"])
+
+    def scaled(self, strength: float) -> PerClass:
+        default = None if self.default is None else self.default.scaled(strength)
+        return PerClass({c: member.scaled(strength) for c, member in self.by_class}, default, classes=self.classes)
 
     @property
     def input_types(self) -> tuple[InputType, ...]:

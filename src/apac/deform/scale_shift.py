@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,7 +24,8 @@ class ScaleShift(Deformation):
     """Magnify a random patch, 1/s as wide and high as the image, to the size of the image.
 
     s ~ U(scale); the left edge of the patch ~ U(0, W (1 − 1/s)), the top edge ~ U(0, H (1 − 1/s)), independently.
-    `padding` is the value shown outside the image, or "edge" to repeat the edge pixels.
+    `padding` is the value shown outside the image, or "edge" to repeat the edge pixels. The strength multiplies s − 1,
+    and the shifts shrink with it.
 
     >>> import torch, apac
     >>> u = apac.ScaleShift(scale=(1.0, 2.0))
@@ -40,6 +41,10 @@ class ScaleShift(Deformation):
     def __post_init__(self) -> None:
         validate_range(self, "scale", minimum=1)
         validate_padding(self)
+
+    def _scaled(self, strength: float) -> ScaleShift:
+        low, high = (1 + strength * (scale - 1) for scale in self.scale)
+        return replace(self, scale=(low, high))
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ScaleShiftParameters:
         _, height, width = image_shape

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation, prepare, size_factor
-from apac.deform.cpu import apply_in_tiles, kernels_for
+from apac.deform.cpu import apply_in_tiles, as_arrays, kernels_for
 from apac.errors import InputError
 from apac.validation import validate_integer, validate_number, validate_reference_size
 
@@ -26,7 +25,8 @@ class Thickness(Deformation):
     """Gray dilation or erosion with a square of `size` pixels, with probabilities `dilate` and `erode`.
 
     Dilation thickens light strokes on a dark background, as in MNIST. The default window is 2 × 2: erosion by 3 × 3
-    leaves 18 % of the ink of MNIST's digits, and one digit in seven without a pixel above half brightness.
+    leaves 18 % of the ink of MNIST's digits, and one digit in seven without a pixel above half brightness. The strength
+    multiplies both probabilities, whose sum ends at 1.
 
     `reference_size` is the shorter side in pixels of the images for which `size` is given. A square of `size` pixels
     widens a stroke by size − 1 pixels; in images that are f times as large, the stroke widens by f times as many,
@@ -55,10 +55,17 @@ class Thickness(Deformation):
                 f"erode={self.erode}."
             )
 
+    def _scaled(self, strength: float) -> Thickness:
+        changed = self.dilate + self.erode
+        strength = min(strength, 1 / changed) if changed else strength
+        dilate = min(1.0, strength * self.dilate)
+        return replace(self, dilate=dilate, erode=min(1 - dilate, strength * self.erode))
+
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ThicknessParameters:
         uniform = torch.rand(n, generator=generator, device=generator.device)
-        boundaries, changes = _changes(self.dilate, self.erode, generator.device)
-        return ThicknessParameters(changes[torch.bucketize(uniform, boundaries, right=True)])
+        (values,) = as_arrays(uniform)
+        dilated, changed = values < self.dilate, values < self.dilate + self.erode
+        return ThicknessParameters(torch.as_tensor(2 * dilated - 1 * changed, dtype=torch.int8))
 
     def window(self, image_size: tuple[int, int]) -> int:
         """Return the side of the square in pixels of an image (H, W)."""
@@ -113,10 +120,3 @@ def _extremum(images: Tensor, axis: int, first: int, size: int, pick: Callable[[
         if offset:
             result = pick(result, images.index_select(axis, (indices + offset).clamp(0, length - 1)))
     return result
-
-
-@lru_cache(maxsize=8)
-def _changes(dilate: float, erode: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the boundaries of three intervals of [0, 1) and the change of each interval."""
-    boundaries = torch.tensor([dilate, dilate + erode], device=device)
-    return boundaries, torch.tensor([1, -1, 0], dtype=torch.int8, device=device)

@@ -6,7 +6,7 @@ edge value is repeated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ class TimeShiftParameters:
 
 @dataclass(frozen=True)
 class TimeShift(Deformation):
-    """Shift a time series by U(-max_shift, max_shift) of its duration.
+    """Shift a time series by U(-max_shift, max_shift) of its duration. The strength multiplies `max_shift`, up to 1.
 
     >>> import torch, apac
     >>> u = apac.TimeShift(max_shift=0.1)
@@ -36,6 +36,9 @@ class TimeShift(Deformation):
 
     def __post_init__(self) -> None:
         validate_number(self, "max_shift", minimum=0, maximum=1)
+
+    def _scaled(self, strength: float) -> TimeShift:
+        return replace(self, max_shift=min(1.0, strength * self.max_shift))
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> TimeShiftParameters:
         uniform = torch.rand(n, generator=generator, device=generator.device)
@@ -57,7 +60,7 @@ class TimeWarpParameters:
 class TimeWarp(Deformation):
     """Divide a time series into equal parts and replay each part at a random speed exp(N(0, std²)).
 
-    The first and the last time step stay fixed: only the ratios of the speeds matter.
+    The first and the last time step stay fixed: only the ratios of the speeds matter. The strength multiplies `std`.
 
     >>> import torch, apac
     >>> u = apac.TimeWarp(std=0.3, parts=4)
@@ -73,6 +76,9 @@ class TimeWarp(Deformation):
     def __post_init__(self) -> None:
         validate_number(self, "std", minimum=0)
         validate_integer(self, "parts", minimum=1)
+
+    def _scaled(self, strength: float) -> TimeWarp:
+        return replace(self, std=strength * self.std)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> TimeWarpParameters:
         noise = torch.randn(n, self.parts, generator=generator, device=generator.device)

@@ -155,11 +155,11 @@ def compare(decision: Decision, scores: Scores, labels: Tensor, seconds: float) 
 
 
 def to_csv(decision: Decision, labels: Tensor, files: Sequence[str] = ()) -> str:
-    """Return one line per image, with its label, its decision and, if there are files, the name of its file."""
+    """Return one line per image: its label, its decision, whether more passes would not change it, and its file."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    columns = ["image", "truth", "label", "runner_up", "margin", "margin_error", "passes", "clipped", "stopped", "file"]
-    table.writerow(columns)
+    columns = ("image", "truth", "label", "runner_up", "margin", "margin_error", "passes", "clipped", "probability")
+    table.writerow([*columns, "stopped", "settled", "file"])
     tensors = (
         labels,
         decision.labels,
@@ -168,9 +168,11 @@ def to_csv(decision: Decision, labels: Tensor, files: Sequence[str] = ()) -> str
         decision.margin_errors,
         decision.passes,
         decision.clipped,
+        decision.probabilities.amax(dim=1),
     )
+    settled = [reason == "certified" for reason in decision.stopped]
     names = files or [""] * len(labels)
-    rows = zip(*(tensor.tolist() for tensor in tensors), decision.stopped, names, strict=True)
+    rows = zip(*(tensor.tolist() for tensor in tensors), decision.stopped, settled, names, strict=True)
     table.writerows([image, *row] for image, row in enumerate(rows))
     return text.getvalue()
 

@@ -1,10 +1,9 @@
-"""Error as a function of the number of passes M, by product and by sum, and the changed predictions."""
+"""Errors and probabilities as functions of the number of passes M, by product and by sum, and what changed."""
 
 from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,10 +12,13 @@ from typing import Any
 from torch import Tensor
 
 from apac.classify.classifier import Classifier
+from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.rules.fixed import FixedPasses
 from apac.classify.scores import Scores, rank
 from apac.errors import InputError
+from apac.evaluation.intervals import mcnemar
 from apac.evaluation.labels import validate_classes, validate_labels
+from apac.evaluation.measures import Measures, Scored, log_scores, measure, score
 from apac.evaluation.score_cache import ScoreCache
 from apac.progress import Progress, no_progress
 from apac.validation import validate_path
@@ -49,20 +51,35 @@ class Evaluation:
     seconds: float  # to compute the passes, including cached ones
     plain_labels: Tensor  # (N,) plain predictions
     labels: Tensor  # (N,) decisions of APAC with the largest M, or the plain predictions if there are no rows
+    measures: tuple[Measures, ...] = ()  # plain, then product and sum for each M
+    held_out: int = 0  # images on which the temperatures were fitted; 0 if they are cross-fitted in two halves
+    scored: tuple[Scored, ...] = ()  # what `measures` were computed from
+    combine: Combine = "product"  # of the classifier: by which `labels` are decided
+
+    def measures_of(self, rule: str, passes: int | None = None) -> Measures:
+        """Return the measures of "plain", or of "product" or "sum" after M passes, by default the largest M."""
+        found = [part for part in self.measures if part.rule == rule and passes in (None, part.passes)]
+        if not found:
+            raise InputError(f"{rule!r} was not evaluated{'' if passes is None else f' with {passes} passes'}.")
+        return found[-1]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields but the rows of tensors, ready for `json.dumps`."""
-        omitted = ("scores", "rows", "plain_labels", "labels")
+        """Return all fields but the tensors, ready for `json.dumps`."""
+        omitted = ("scores", "rows", "plain_labels", "labels", "measures", "scored")
         payload = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in omitted}
-        return payload | {"rows": [asdict(row) for row in self.rows]}
+        measures = [part.to_json() for part in self.measures]
+        return payload | {"rows": [asdict(row) for row in self.rows], "measures": measures}
 
     def to_csv(self) -> str:
-        """Return one line for the plain prediction and one for each M."""
+        """Return one line for the plain prediction and one for each M; a column ends in _se for its standard error."""
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
-        table.writerow(["rule", "passes", "product_error", "sum_error", "top2_error"])
-        table.writerow(["plain", 1, self.plain, self.plain, self.plain_top2])
-        table.writerows(["apac", row.passes, row.product, row.sum, row.top2] for row in self.rows)
+        measured = _columns(self.measures_of("plain"), self.measures_of("plain"))
+        table.writerow(["rule", "passes", "product_error", "sum_error", "top2_error", *measured])
+        table.writerow(["plain", 1, self.plain, self.plain, self.plain_top2, *measured.values()])
+        for row in self.rows:
+            measured = _columns(*(self.measures_of(rule, row.passes) for rule in ("product", "sum")))
+            table.writerow(["apac", row.passes, row.product, row.sum, row.top2, *measured.values()])
         return text.getvalue()
 
 
@@ -72,32 +89,54 @@ def evaluate(
     labels: Tensor | Sequence[int],
     passes: Sequence[int] = (1, 4, 16, 64, 256),
     *,
+    held_out: tuple[Tensor, Tensor | Sequence[int]] | None = None,
     cache: Path | None = None,
     progress: Progress = no_progress,
 ) -> Evaluation:
-    """Evaluate the plain prediction and APAC with each number of `passes` on images (N, C, H, W) with labels (N,).
+    """Evaluate a classifier on images (N, C, H, W) with labels (N,), for increasing numbers of passes M.
 
-    The images are preprocessed as for `classifier.decide`. The classifier's rule is not used: passes are summed
-    once, up to the largest M. If `cache` is a path, the sums are stored in that folder and reused by later calls.
+    Every image gets the same passes, up to the largest M. Probabilities are measured as they are and after a
+    temperature for each M, which is fitted on `held_out` (images, labels) that the network was not trained on or,
+    without those, by cross-fitting: for either half of the images on the other. If `cache` is a path, the sums of the
+    passes are stored in that folder and reused by later calls.
 
     >>> import apac, torch
     >>> classifier = apac.Classifier(lambda images: images.flatten(1), apac.Compose())
     >>> evaluation = apac.evaluate(classifier, torch.eye(4).view(4, 1, 2, 2), torch.tensor([0, 1, 2, 0]), passes=(1, 4))
     >>> evaluation.plain, evaluation.rows[-1].product, evaluation.wrong
     (0.25, 0.25, (3,))
+    >>> round(evaluation.measures_of("product", 4).uncalibrated.nll.value, 2)
+    0.99
     """
     labels = validate_labels(images, labels)
     if not isinstance(passes, Iterable):
         raise InputError(f"passes must be a sequence of integers, such as (1, 4, 16), got {passes!r}.")
     folder = None if cache is None else validate_path("cache", cache)
     numbers = sorted({FixedPasses(number).passes for number in passes})
+    held_out = _validated(held_out)
     plain = classifier.plain(images)
     validate_classes(labels, plain.shape[1])
+    apart = None if held_out is None else _HeldOut(classifier, *held_out, max(numbers, default=0), folder, progress)
     score_cache = ScoreCache(classifier, images, max(numbers, default=0), folder)
-    rows = tuple(_row(score_cache.get(number, progress=progress), labels) for number in numbers)
-    scores = score_cache.scores
+    rules = [score("plain", 1, plain, labels, apart.plain if apart else None, seed=classifier.seed)]
+    rows = []
+    for number in numbers:
+        scores = score_cache.get(number, progress=progress)
+        rows.append(_row(scores, labels))
+        for rule in COMBINATIONS:
+            fitted_on = apart.after(number, rule) if apart else None
+            rules.append(
+                score(
+                    rule,
+                    number,
+                    log_scores(rule, scores.log_mean, scores.probability_mean),
+                    labels,
+                    fitted_on,
+                    seed=classifier.seed,
+                )
+            )
     plain_labels = rank(plain)[:, 0]
-    decided = plain_labels if scores is None else rank(scores.log_mean)[:, 0]
+    decided = plain_labels if score_cache.scores is None else rank(score_cache.scores.mean(classifier.combine))[:, 0]
     before, after = plain_labels == labels, decided == labels
     corrected, corrupted = _indices(after & ~before), _indices(before & ~after)
     return Evaluation(
@@ -105,23 +144,62 @@ def evaluate(
         seed=classifier.seed,
         plain=_error(rank(plain)[:, :1], labels),
         plain_top2=_error(rank(plain)[:, :2], labels),
-        rows=rows,
+        rows=tuple(rows),
         corrected=corrected,
         corrupted=corrupted,
         wrong=_indices(~after),
         mcnemar=mcnemar(len(corrected), len(corrupted)),
-        scores=scores,
+        scores=score_cache.scores,
         seconds=score_cache.seconds,
         plain_labels=plain_labels,
         labels=decided,
+        measures=measure(rules, labels, seed=classifier.seed),
+        held_out=0 if held_out is None else len(held_out[0]),
+        scored=tuple(rules),
+        combine=classifier.combine,
     )
 
 
-def mcnemar(corrected: int, corrupted: int) -> float:
-    """Return the p-value of the exact two-sided McNemar test: a binomial test with probability 1/2."""
-    changed = corrected + corrupted
-    tail = sum(math.comb(changed, k) for k in range(min(corrected, corrupted) + 1))
-    return min(1.0, 2 * tail / (1 << changed))
+class _HeldOut:
+    """The scores of held-out images, with their labels."""
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        images: Tensor,
+        labels: Tensor,
+        max_passes: int,
+        folder: Path | None,
+        progress: Progress,
+    ) -> None:
+        self.labels = labels
+        self.plain = (classifier.plain(images), labels)
+        validate_classes(labels, self.plain[0].shape[1])
+        self._cache = ScoreCache(classifier, images, max_passes, folder)
+        self._progress: Progress = lambda task, done, total, note="": progress(
+            f"{task} held-out images", done, total, note
+        )
+
+    def after(self, passes: int, rule: Combine) -> tuple[Tensor, Tensor]:
+        """Return the scores after a number of passes, which must not decrease between calls, and the labels."""
+        scores = self._cache.get(passes, progress=self._progress)
+        return log_scores(rule, scores.log_mean, scores.probability_mean), self.labels
+
+
+def _validated(held_out: tuple[Tensor, Tensor | Sequence[int]] | None) -> tuple[Tensor, Tensor] | None:
+    if held_out is None:
+        return None
+    if not isinstance(held_out, tuple) or len(held_out) != 2:
+        raise InputError(f"held_out must be a pair (images, labels), got {type(held_out).__name__}.")
+    try:
+        return held_out[0], validate_labels(*held_out)
+    except InputError as error:
+        raise InputError(f"in held_out, {error}") from error
+
+
+def _columns(by_product: Measures, by_sum: Measures) -> dict[str, float]:
+    both = (("product", by_product), ("sum", by_sum))
+    return {f"{rule}_{name}": value for rule, part in both for name, value in part.columns().items()}
 
 
 def _row(scores: Scores, labels: Tensor) -> Row:

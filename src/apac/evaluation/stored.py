@@ -24,10 +24,13 @@ def check_data(path: Path, tested: LabeledImages) -> None:
 
 
 def describe_larger(path: Path, payload: Mapping[str, Any]) -> str | None:
-    """Describe the stored evaluation if it is larger than a new one in any respect; return None if it is not."""
+    """Describe the stored evaluation if it is larger than a new one; return None if it is not.
+
+    More images are larger, and of the same images more passes.
+    """
     stored = _read(path)
     with suppress(KeyError, TypeError, ValueError, ZeroDivisionError):  # damaged, and therefore replaced
-        if any(old > new for old, new in zip(_size(stored), _size(payload), strict=True)):
+        if _size(stored) > _size(payload):
             return _describe(stored)
     return None
 
@@ -41,11 +44,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _size(payload: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the images and the passes, which only grow with the cost of an evaluation."""
+    """Return what makes an evaluation larger, the most important first."""
     if "rows" in payload:
         return payload["images"], _max_passes(payload), len(payload["rows"])
     rule = payload["rule"]
-    return payload["images"], rule["limit"], 1 / rule["error"], (payload.get("against") or {"passes": 0})["passes"]
+    return payload["images"], 1 / rule["error"], rule["limit"], (payload.get("against") or {"passes": 0})["passes"]
 
 
 def _max_passes(payload: Mapping[str, Any]) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from apac.evaluation.fixed import Evaluation, mcnemar
+from apac.evaluation.fixed import Evaluation
+from apac.evaluation.intervals import mcnemar
 from apac.paper.recipes import LABELS, Errors
 from apac.reporting.tables import Table, percent
 

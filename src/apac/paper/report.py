@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from apac.evaluation.fixed import Evaluation
-from apac.paper import comparison
+from apac.paper import comparison, opening
 from apac.paper.recipes import LABELS, ORIGINAL, Recipe, find
 from apac.paper.reproduce import Result
 from apac.reporting import html, tables
-from apac.reporting.figures import curves, images
+from apac.reporting.figures import corrected, curves, images
 from apac.reporting.figures.linear_output import linear_output
 from apac.runs import provenance
 from apac.runs.run import Run
@@ -24,7 +24,17 @@ TIED_MAPS = (
     "Both trainings started with convolutional weight sharing, which makes the maps local: the weights around each "
     "window were learned after the sharing ended."
 )
-OPTIONAL = ("corrected", "linear-output", "certified", "first-layer-weights")  # figures that not every report has
+RULE = (
+    "A network trained on randomly deformed images minimizes the expected loss over deformations. APAC decides a test "
+    "image by that same expectation: deform it M times, average the log-softmax, take the largest class."
+)
+OPTIONAL = (
+    "rule",
+    "corrected",
+    "linear-output",
+    "certified",
+    "first-layer-weights",
+)  # figures that not every report has
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,10 @@ def write(result: Result, out: Path) -> None:
 def draw(result: Result) -> dict[str, Picture]:
     """Draw the figures and return them by file name."""
     pictures: dict[str, Picture] = {}
+    showcase = result.showcase
+    if showcase and showcase.example:
+        picture = corrected.corrected(showcase.example, showcase.classifier)
+        pictures["rule"] = Picture("", picture, opening.caption(showcase))
     # With class-distinctive deformation no single pass compares the classes.
     if result.evaluation.corrected and result.recipe.baseline == ORIGINAL:
         pictures |= _corrected(result)
@@ -65,7 +79,7 @@ def draw(result: Result) -> dict[str, Picture]:
         pictures["certified"] = Picture(
             "Certified decisions",
             curves.certified(result.certified, result.evaluation),
-            "Left: number of passes until the decision for an image is certified. Right: test error against the mean "
+            "Left: number of passes until the decision for an image is settled. Right: test error against the mean "
             "number of passes, for fixed M and for the certified rule, labeled with its error.",
         )
     return pictures | _samples(result)
@@ -78,31 +92,37 @@ def _error_against_m(result: Result) -> bytes:
 
 
 def _corrected(result: Result) -> dict[str, Picture]:
-    """Draw two corrected images: the one with the largest margin, and the closest miss of the plain prediction."""
+    """Draw two corrected images: the one that improves the most, and the closest miss of the plain prediction."""
     dataset, run, evaluation = result.dataset, result.run, result.evaluation
     labels, classes = dataset.test_labels, dataset.classes
-    classifier = run.classifier(seed=run.config.seed)
+    classifier = run.classifier(seed=run.config.seed, paper_rule=True)
     inputs = run.normalize(dataset.test_images)
     assert evaluation.scores is not None
-    means = evaluation.scores.log_mean
-    surest = max(evaluation.corrected, key=lambda index: float(means[index].topk(2).values.diff().abs()))
-    chosen = list(evaluation.corrected)
-    plain = classifier.plain(inputs[chosen])  # (n, K)
-    behind = plain.amax(dim=1) - plain.gather(1, labels[chosen][:, None])[:, 0]
-    closest = chosen[int(behind.argmin())]
-    one = slice(surest, surest + 1)
-    pixels = dataset.test_images.float() / 255
+    plain = classifier.plain(inputs)  # (N, K)
+    best = corrected.most_improved(
+        evaluation.corrected,
+        labels,
+        dataset.test_images,
+        inputs,
+        plain.exp(),
+        evaluation.scores.log_mean.softmax(dim=1),
+        passes=evaluation.rows[-1].passes,
+        classes=classes,
+    )
+    behind = plain.amax(dim=1) - plain.gather(1, labels[:, None])[:, 0]
+    closest = min(evaluation.corrected, key=lambda index: float(behind[index]))
+    pixels = dataset.test_images[closest].float() / 255
     return {
         "corrected": Picture(
             "How APAC decides",
-            images.corrected(inputs[one], int(labels[surest]), classifier, means[surest], pixels[one], classes),
-            "A test image that the plain prediction gets wrong and APAC gets right. Bars next to an image: its two "
-            "most probable classes, blue for the truth. The mean log-probability "
-            f"combines the outputs for all {evaluation.rows[-1].passes:,} virtual samples.",
+            corrected.corrected(best, classifier),
+            f"Of the {len(evaluation.corrected):,} test images that APAC corrects, the one whose true class gains the "
+            "most probability. Below each copy is the prediction of its pass. The bars are the scores as "
+            "probabilities, not calibrated; blue is the true class.",
         ),
         "linear-output": Picture(
             "Between two classes",
-            linear_output(inputs, labels, classifier, closest, pixels[closest], classes),
+            linear_output(inputs, labels, classifier, closest, pixels, classes),
             "Logits of the true class and of the plain prediction, for the test images of both classes. The image is "
             "the one that APAC corrects and that the plain prediction misses by the least. Its virtual samples are "
             "also shown: above the dotted line the true class has the larger logit.",
@@ -160,6 +180,7 @@ def to_json(result: Result) -> dict[str, Any]:
         "paper_percent": {name: asdict(errors) for name, errors in recipe.paper.items()},
         "certified": [evaluation.to_json() for evaluation in result.certified],
         "trainings": trainings,
+        **({"showcase": result.showcase.to_json()} if result.showcase else {}),
     }
 
 
@@ -172,7 +193,7 @@ def to_csv(result: Result) -> str:
 
 
 def result_tables(result: Result) -> list[tables.Table]:
-    """Return the tables of a report, in the order of printing."""
+    """Return the tables of the recipe, in the order of printing; those of its showcase are in `opening`."""
     shown = _by_passes(result)
     if result.certified:
         shown.append(tables.certified_by_error(result.certified, result.evaluation))
@@ -225,12 +246,12 @@ def _html(result: Result, pictures: dict[str, Picture]) -> str:
     epochs = " and ".join(f"{run.config.epochs:,} with {LABELS[name]}" for name, run in _runs(result).items())
     sections = [
         html.Section(
-            "Result",
+            f"Result: {result.recipe.network} on {result.recipe.data}",
             table=summary(result),
             text=f"The paper trains on the full set for 15,000 epochs; this report for {epochs}, on "
             f"{count - held_out:,} images, with {held_out:,} held out.",
         ),
-        *(html.Section(p.title, picture=p.png, caption=p.caption) for p in pictures.values()),
+        *(html.Section(p.title, picture=p.png, caption=p.caption) for p in pictures.values() if p.title),
         *(html.Section("All M", table=table) for table in _by_passes(result)),
     ]
     if result.certified:
@@ -241,12 +262,12 @@ def _html(result: Result, pictures: dict[str, Picture]) -> str:
         "time": f"training {result.training_seconds:,.0f} s, deciding {result.deciding_seconds:,.0f} s",
         **run.versions,
     }
-    return html.page(
-        f"APAC: {result.recipe.name}",
-        "A network trained on randomly deformed images minimizes the expected loss over deformations. APAC decides a "
-        "test image by that same expectation: deform it M times, average the log-softmax, take the largest class.",
-        [*sections, html.Section("Settings", facts=facts)],
-    )
+    sections.append(html.Section("Settings", facts=facts))
+    if result.showcase is None:
+        return html.page(f"APAC: {result.recipe.name}", RULE, [*opening.sections(result), *sections])
+    picture = [html.Section("", picture=p.png, caption=p.caption) for p in pictures.values() if not p.title]
+    lead = opening.headline(result.showcase)
+    return html.page("APAC in one picture", lead, [*picture, *opening.sections(result, RULE), *sections])
 
 
 def _command(recipe: Recipe) -> str:

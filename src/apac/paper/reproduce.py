@@ -1,4 +1,4 @@
-"""Steps of a recipe: train twice, then evaluate. Each step can be interrupted and resumed."""
+"""Steps of a recipe: train twice, evaluate, then evaluate the showcase. Each can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pathlib import Path
 
 from apac import data
 from apac.data.base import Dataset
-from apac.errors import InputError
+from apac.errors import InputError, StorageError
 from apac.evaluation.certified import CertifiedEvaluation, evaluate_certified
 from apac.evaluation.fixed import Evaluation, evaluate
 from apac.evaluation.score_cache import cache_key
 from apac.paper.recipes import LABELS, ORIGINAL, TABLE, Recipe
+from apac.paper.showcase import PASSES, Showcase, evaluate_showcase
 from apac.progress import Progress, no_progress
 from apac.runs import folder as run_folder
 from apac.runs.folder import RunSettings
-from apac.runs.run import Run
+from apac.runs.run import Run, load
 from apac.runs.train import train
 
 EXPECTED_PASSES = 32  # minimum per image until it is certified
@@ -35,6 +36,8 @@ class Result:
     certified: tuple[CertifiedEvaluation, ...]
     training_seconds: float  # of both runs
     deciding_seconds: float  # of all passes, including those of earlier calls
+    showcase: Showcase | None
+    skipped: str  # why the recipe's showcase was not evaluated, in one sentence
 
 
 def plan(
@@ -82,9 +85,13 @@ def plan(
 def outline(recipe: Recipe) -> str:
     """Describe the recipe in one sentence."""
     (first, training), (second, baseline) = recipe.trainings.items()
+    rules = len(recipe.certified)
+    most = max((rule.limit for rule in recipe.certified), default=0)
+    certified = f" and {rules} certified rule{'s' * (rules > 1)} of at most {most:,} passes" if rules else ""
+    showcase = f"; then {recipe.showcase}, already trained, with M up to {max(PASSES)}" if recipe.showcase else ""
     return (
         f"{recipe.name}: {training.config.epochs:,} epochs with {LABELS[first]} and {baseline.config.epochs:,} with "
-        f"{LABELS[second]}, then M up to {max(recipe.passes):,}."
+        f"{LABELS[second]}, then M up to {max(recipe.passes):,}{certified}{showcase}."
     )
 
 
@@ -126,7 +133,7 @@ def evaluate_runs(recipe: Recipe, runs: list[Run], out: Path, *, progress: Progr
     for name, run in zip(recipe.trainings, runs, strict=True):
         passes = () if run.deformation == ORIGINAL else recipe.passes
         evaluation = evaluate(
-            run.classifier(seed=run.config.seed),
+            run.classifier(seed=run.config.seed, paper_rule=True),
             run.normalize(dataset.test_images),
             dataset.test_labels,
             passes,
@@ -136,6 +143,8 @@ def evaluate_runs(recipe: Recipe, runs: list[Run], out: Path, *, progress: Progr
         evaluations.append(evaluation)
     first = out / "runs" / next(iter(recipe.trainings))
     certified = _certified(recipe, runs[0], dataset, run_folder.scores_path(first), progress)
+    showcase, skipped = _showcase(recipe, out / "showcase", progress)
+    seconds = sum(e.seconds for e in evaluations) + sum(e.seconds for e in certified)
     return Result(
         recipe=recipe,
         dataset=dataset,
@@ -145,17 +154,33 @@ def evaluate_runs(recipe: Recipe, runs: list[Run], out: Path, *, progress: Progr
         baseline=evaluations[1],
         certified=certified,
         training_seconds=sum(run.history[-1].seconds for run in runs),
-        deciding_seconds=sum(e.seconds for e in evaluations) + sum(e.seconds for e in certified),
+        deciding_seconds=seconds + (showcase.evaluation.seconds if showcase else 0.0),
+        showcase=showcase,
+        skipped=skipped,
     )
+
+
+def _showcase(recipe: Recipe, cache: Path, progress: Progress) -> tuple[Showcase | None, str]:
+    """Evaluate the recipe's showcase, if it has one and its data can be loaded; otherwise say why not."""
+    if recipe.showcase is None:
+        return None, ""
+    run = load(recipe.showcase)
+    assert run.data is not None
+    try:
+        dataset = data.load(run.data, progress=progress)
+    except StorageError as error:
+        return None, f"skipped {recipe.showcase}, which shows an effect far beyond chance: {error}"
+    labeled = _labeled(progress, recipe.showcase)
+    return evaluate_showcase(run, dataset, seed=recipe.config.seed, cache=cache, progress=labeled), ""
 
 
 def _certified(
     recipe: Recipe, run: Run, dataset: Dataset, cache: Path, progress: Progress
 ) -> tuple[CertifiedEvaluation, ...]:
     images, seed = run.normalize(dataset.test_images), run.config.seed
-    keys = [cache_key(run.classifier(seed=seed), images, rule) for rule in recipe.certified]
+    keys = [cache_key(run.classifier(seed=seed, paper_rule=True), images, rule) for rule in recipe.certified]
     files = [cache / f"certified-{key}.safetensors" for key in keys]
-    classifier = run.classifier(seed=seed)
+    classifier = run.classifier(seed=seed, paper_rule=True)
     if not all(file.exists() for file in files):
         classifier = classifier.prepared(images, EXPECTED_PASSES * len(files))
     return tuple(

@@ -30,7 +30,7 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; f
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and its content; empty parts are omitted."""
+    """A heading and its content; empty parts are omitted, the heading too."""
 
     title: str
     text: str = ""
@@ -53,7 +53,7 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
 
 
 def _section(section: Section) -> str:
-    parts = [f"<h2>{escape(section.title)}</h2>"]
+    parts = [f"<h2>{escape(section.title)}</h2>"] if section.title else []
     if section.text:
         parts.append(f"<p>{escape(section.text)}</p>")
     if section.table:
@@ -61,7 +61,7 @@ def _section(section: Section) -> str:
     if section.picture:
         data = base64.b64encode(section.picture).decode()
         parts.append(
-            f'<figure><img alt="{escape(section.title)}" src="data:image/png;base64,{data}">'
+            f'<figure><img alt="{escape(section.title or section.caption)}" src="data:image/png;base64,{data}">'
             f"<figcaption>{escape(section.caption)}</figcaption></figure>"
         )
     if section.facts:

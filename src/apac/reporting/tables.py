@@ -11,6 +11,7 @@ from apac.evaluation.certified import Agreement, CertifiedEvaluation
 from apac.evaluation.fixed import Evaluation
 
 MAX_CLASSES = 20  # rows of a table of classes
+DOUBT = 0.05  # p-value of differences that may be chance
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,30 @@ def error_against_m(evaluation: Evaluation, trained: str = "") -> Table:
 
 
 def changes(evaluation: Evaluation) -> str:
-    """Describe how many plain predictions APAC corrects and corrupts."""
+    """Describe how many plain predictions APAC corrects and corrupts, and whether that may be chance."""
+    corrected, corrupted = len(evaluation.corrected), len(evaluation.corrupted)
+    return describe_changes(corrected, corrupted, evaluation.mcnemar, evaluation.images)
+
+
+def describe_changes(corrected: int, corrupted: int, p: float, images: int) -> str:
+    """Say in words what the p-value of McNemar's test says about corrected and corrupted images."""
+    difference = abs(corrected - corrupted)
+    words = verdict(p)
+    if p >= DOUBT:
+        words = f"a difference of {difference:,} image{'' if difference == 1 else 's'}, which {words}"
+    elif corrupted > corrected:
+        words = f"the plain prediction is better here, {words}"
     return (
-        f"APAC corrected {len(evaluation.corrected)} and corrupted {len(evaluation.corrupted)} of the "
-        f"{evaluation.images:,} plain predictions (McNemar p = {evaluation.mcnemar:.2g})."
+        f"APAC corrects {corrected:,} and corrupts {corrupted:,} of the {images:,} plain predictions: {words} "
+        f"(McNemar p = {p:.2g})."
     )
+
+
+def verdict(p: float) -> str:
+    """Say in words what a p-value means for a difference."""
+    if p >= DOUBT:
+        return "may be chance"
+    return "far beyond chance" if p < 1e-6 else "beyond chance" if p < 0.01 else "probably not chance"
 
 
 def by_class(predictions: Predictions) -> Table:
@@ -60,17 +80,17 @@ def certified(result: CertifiedEvaluation, plain: float) -> Table:
     """Return the passes and the error of the certified rule, and the error of the plain prediction."""
     rows = [
         ("test error, plain", percent(plain)),
-        ("test error, certified", percent(result.wrong)),
+        ("test error, APAC", percent(result.wrong)),
         ("passes, mean", f"{result.mean:,.1f}"),
         ("passes, median", f"{result.median:,.0f}"),
         ("passes, 99th percentile", f"{result.percentile99:,.0f}"),
-        (f"not certified, limit {result.rule.limit:,}", _fraction(result.uncertain, result)),
-        ("certified with the clip active", _fraction(result.clipped, result)),
+        (f"not settled, limit {result.rule.limit:,}", _fraction(result.uncertain, result)),
+        ("settled with the clip active", _fraction(result.clipped, result)),
         ("time", f"{result.seconds:.1f} s"),
     ]
     if result.failed:
         rows.append(("not decided: NaN", _fraction(result.failed, result)))
-    title = f"{result.images:,} test images, probability of a false certification at most {result.rule.error:g}"
+    title = f"{result.images:,} test images, probability of settling falsely at most {result.rule.error:g}"
     return Table(title, ("", "certified rule"), tuple(rows))
 
 
@@ -91,7 +111,7 @@ def certified_by_error(results: Sequence[CertifiedEvaluation], evaluation: Evalu
         for result in sorted(results, key=lambda result: -result.rule.error)
     ]
     largest = evaluation.rows[-1].passes
-    columns = ("error", "mean passes", "median", "99th percentile", "not certified", "differ", "test error")
+    columns = ("error", "mean passes", "median", "99th percentile", "not settled", "differ", "test error")
     title = f"Certified decisions of {evaluation.images:,} images; 'differ' is relative to {largest:,} passes"
     return Table(title, columns, tuple(rows))
 
@@ -103,13 +123,13 @@ def _fraction(images: int, result: CertifiedEvaluation) -> str:
 def agreement(agreement: Agreement, result: CertifiedEvaluation) -> str:
     """Compare the certified decisions with those after a fixed number of passes, one line per difference."""
     lines = [
-        f"{len(agreement.differ):,} of {agreement.certified:,} certified decisions and "
-        f"{len(agreement.differ_at_limit):,} of those not certified differ from the decisions after "
+        f"{len(agreement.differ):,} of {agreement.certified:,} settled answers and "
+        f"{len(agreement.differ_at_limit):,} of those not settled differ from the decisions after "
         f"{agreement.passes:,} passes, which have {percent(agreement.wrong)} error and took "
         f"{agreement.seconds:,.0f} s, {_times(agreement.seconds / max(result.seconds, 1e-3))} as long."
     ]
     lines += [
-        f"  image {d.image}: certified {d.certified} by {d.margin:.4f}"
+        f"  image {d.image}: settled on {d.certified} by {d.margin:.4f}"
         f"{'' if d.margin_error is None else f' ± {d.margin_error:.4f}'} after {d.passes:,} passes, finally "
         f"{d.fixed} by {d.fixed_margin:.4f}"
         for d in agreement.differ

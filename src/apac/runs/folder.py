@@ -1,7 +1,7 @@
 """The folder of a run.
 
 It contains run.json with the settings and the history, weights.safetensors (checkpoint.safetensors until training
-ends), and scores/, where evaluations cache sums of passes.
+ends), tuning.json if it was tuned, and scores/, where evaluations cache sums of passes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from apac.training.config import TrainConfig
 FORMAT = 2  # runs in any other format are rejected
 REMEDY = "train it again with overwrite=True"
 PRETRAINED = Path(__file__).parent.parent / "pretrained"  # runs shipped with the package
-# Of apac evaluate; the results on other data are in EVALUATIONS.
+# Of apac evaluate and apac tune; the results on other data are in EVALUATIONS.
 RESULTS = (
     *("evaluation.json", "evaluation.csv", "classes.csv", "confusion.csv", "confusion.png", "misclassified.csv"),
-    *("certified.json", "certified.csv", "passes.png"),
+    *("reliability.png", "risk.png", "certified.json", "certified.csv", "passes.png", "reliability.json"),
+    *("tuning.json", "tuning.png"),
 )
 EVALUATIONS = "evaluations"
 
@@ -103,13 +104,18 @@ def claim(folder: Path, settings: RunSettings, digest: str, *, resume: bool) -> 
 
 def check_images(folder: Path, digest: str) -> None:
     """Raise InputError if the run was trained on images with another digest."""
-    if _read_payload(folder).get("images", digest) != digest:
+    if not may_be_trained_on(folder, digest):
         raise InputError(f"the images differ from those of the training in {folder}; start again with overwrite=True.")
 
 
 def was_trained_on(folder: Path, digest: str) -> bool:
     """Return whether the run is known to have been trained on images with this digest."""
     return bool(_read_payload(folder).get("images") == digest)
+
+
+def may_be_trained_on(folder: Path, digest: str) -> bool:
+    """Return whether the run was trained on images with this digest, or does not tell."""
+    return bool(_read_payload(folder).get("images", digest) == digest)
 
 
 def discard(folder: Path) -> None:

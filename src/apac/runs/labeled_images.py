@@ -1,4 +1,8 @@
-"""The images on which a run is evaluated: the test images of its own data, or other data with the same classes."""
+"""The images on which a run is evaluated, and those on which it is tuned.
+
+It is evaluated on the test images of its own data, or on other data with the same classes, and tuned on the training
+images that it held out.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +17,26 @@ from torch import Tensor
 
 from apac import data as data_sets
 from apac.data.base import Dataset
+from apac.data.folder import FolderDataset
 from apac.data.folder_parts import FolderParts, read_parts
 from apac.errors import InputError
 from apac.progress import Progress, no_progress
 from apac.runs import folder as run_folder
 from apac.runs.classified import check_reads_files
 from apac.runs.run import Run
-from apac.runs.split import split_images
+from apac.runs.split import split_images, split_positions
 from apac.runs.training_data import data_name, load_data
 
 
 @dataclass(frozen=True, eq=False)
 class LabeledImages:
-    """The images and labels to evaluate a run on."""
+    """The images and labels to evaluate or to tune a run on."""
 
     images: Tensor  # (N, C, H, W), normalized
     labels: Tensor  # (N,) int64, positions in the classes of the run
     files: tuple[str, ...]  # (N,) relative to the folder; empty for a data set without files
     data: str  # the name of the data set, or the absolute path of the folder
-    own: bool  # whether these are the test images of the data on which the run was trained
+    own: bool  # whether these belong to the data on which the run was trained
 
 
 def images_to_test(
@@ -77,6 +82,58 @@ def images_to_test(
         raise InputError(f"{name} has no images to test on; add some to each class.")
     files = tuple(path.relative_to(name).as_posix() for path in found.files)
     return LabeledImages(run.normalize(found.images), found.labels, files, name, own)
+
+
+def images_held_out(
+    run: Run, *, data: str | os.PathLike[str] | None = None, progress: Progress = no_progress
+) -> LabeledImages:
+    """Return the training images that a run held out by `validation_fraction`, which neither trained nor test it.
+
+    `data` is the folder of the training images, if it was moved.
+    """
+    if run.data is None:
+        raise InputError(
+            "this run was trained on data in memory, which is not stored, so its held-out images are unknown; pass "
+            "images that it was not trained on to apac.tune."
+        )
+    if not run.config.validation_fraction:
+        raise InputError(
+            "this run held out no training images (validation_fraction=0); train it again with "
+            "validation_fraction=0.1, or pass images that it was not trained on to apac.tune."
+        )
+    name = run.data if data is None else data_name(data)
+    assert name is not None
+    if name != run.data and (name in data_sets.NAMES or run.data in data_sets.NAMES):
+        raise InputError(f"the held-out images of this run belong to its training data, {run.data}; omit data={name}.")
+    if name not in data_sets.NAMES and not Path(name).is_dir():
+        raise InputError(f"there is no folder {name}, on which this run was trained; if it was moved, pass data=.")
+    channels, size, _ = run.image_shape
+    dataset = load_data(
+        name,
+        size=size,
+        fit=run.config.fit,
+        channels=channels,
+        on_unreadable=run.config.on_unreadable,
+        progress=progress,
+    )
+    split = split_images(dataset, run.config)
+    if not len(split.held_out_images):
+        raise InputError(
+            f"this run held out none of {len(split.images):,} training images "
+            f"(validation_fraction={run.config.validation_fraction:g}); train it again with a larger one, or pass "
+            f"images that it was not trained on to apac.tune."
+        )
+    changed = run.folder is not None and not run_folder.may_be_trained_on(run.folder, split.digest())
+    if split.classes != run.classes or changed:
+        raise InputError(
+            f"{name} has changed since this run was trained on it, so its held-out images are unknown; pass images "
+            f"that it was not trained on to apac.tune."
+        )
+    files: tuple[str, ...] = ()
+    if isinstance(dataset, FolderDataset):
+        held_out, _ = split_positions(len(dataset.train_images), run.config)
+        files = tuple(dataset.train_files[i].relative_to(name).as_posix() for i in held_out.tolist())
+    return LabeledImages(run.normalize(split.held_out_images), split.held_out_labels, files, name, own=True)
 
 
 def _of_data_set(run: Run, name: str, progress: Progress) -> LabeledImages:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from apac import models
+from apac.classify.choice import Choice
 from apac.classify.classifier import Classifier
 from apac.classify.combine import Combine
 from apac.classify.rules.base import Rule
@@ -28,6 +29,7 @@ from apac.runs import folder as run_folder
 from apac.runs.classified import ClassifiedImages, check_reads_files, read_images
 from apac.runs.export import export
 from apac.runs.folder import RunSettings
+from apac.runs.tuning_file import read_choice
 from apac.training.config import TrainConfig
 from apac.training.loop import EpochRecord
 from apac.validation import validate_path
@@ -39,7 +41,7 @@ class Run:
 
     >>> import apac
     >>> apac.load("mnist-cnn")
-    Run(mnist-cnn on mnist, 10 classes, 350 epochs, validation error 0.40%)
+    Run(mnist-cnn on mnist, 10 classes, 350 epochs, validation error 0.40%, tuned: strength 1, product)
     """
 
     network_name: str | None  # a name, "timm:NAME" or an import path; None for a module
@@ -53,6 +55,7 @@ class Run:
     history: tuple[EpochRecord, ...]
     versions: dict[str, str]
     folder: Path | None  # where the run is stored; None if it is not
+    choice: Choice | None = None  # of `apac.tune`, which decisions use; None if the run is not tuned
 
     def __repr__(self) -> str:
         name = self.network_name or type(self.network).__name__
@@ -60,6 +63,8 @@ class Run:
         parts.append(f"{self.config.epochs:,} epoch{'s' * (self.config.epochs > 1)}")
         if self.history and self.history[-1].validation_error is not None:
             parts.append(f"validation error {self.history[-1].validation_error:.2%}")
+        if self.choice is not None:
+            parts.append(f"tuned: {self.choice.chosen}")
         return f"Run({', '.join(parts)})"
 
     @property
@@ -90,29 +95,34 @@ class Run:
         rule: Rule | None = None,
         *,
         seed: int = 0,
-        combine: Combine = "product",
+        combine: Combine | None = None,
         independent: bool = False,
+        paper_rule: bool = False,
     ) -> Classifier:
         """Return the classifier of this network, with the deformation used in training.
 
         The default rule is `Certified()`, or a single pass for a network that was trained without deformation, for
-        which all passes are identical.
+        which all passes are identical. If the run is tuned, the strength of the deformation, `combine` unless it is
+        given, and the temperature are those of its `choice`; with `paper_rule=True`, the choice is ignored.
 
         >>> import apac
         >>> apac.load("mnist-cnn").classifier().rule
         Certified(error=0.0001, limit=16384, clip=30.0)
         """
-        if rule is None:
-            rule = FixedPasses(1) if self.deformation == Compose() else Certified()
-        return Classifier(
+        default = FixedPasses(1) if self.deformation == Compose() else Certified()
+        classifier = Classifier(
             self.normalization.in_front_of(self.network).eval(),
             self.deformation,
-            rule=rule,
+            rule=default if rule is None else rule,
             seed=seed,
-            combine=combine,
+            combine="product" if combine is None else combine,
             independent=independent,
             image_shape=self.image_shape,
         )
+        if self.choice is None or paper_rule:
+            return classifier
+        tuned = self.choice.apply(classifier, combine)
+        return tuned if rule is None else replace(tuned, rule=rule)
 
     def classify(
         self,
@@ -120,14 +130,15 @@ class Run:
         rule: Rule | None = None,
         *,
         seed: int = 0,
-        combine: Combine = "product",
+        combine: Combine | None = None,
         plain: bool = False,
+        paper_rule: bool = False,
         progress: Progress = no_progress,
     ) -> ClassifiedImages:
         """Classify image files, prepared like the training data. Unreadable files are listed and do not raise.
 
         A folder stands for all image files in it and in its subfolders. With `plain=True` the decision is the plain
-        prediction, one pass of the undeformed image.
+        prediction, one pass of the undeformed image. A tuned run decides by its `choice`, unless `paper_rule=True`.
 
         >>> import apac
         >>> result = apac.load("mnist-cnn").classify(["missing.png"])
@@ -142,10 +153,14 @@ class Run:
         if plain and rule is not None:
             raise InputError("plain=True is one pass of the undeformed image; omit it, or omit the rule.")
         images = self.normalize(read.images)
-        classifier = self.classifier(FixedPasses(1) if plain else rule, seed=seed, combine=combine)
+        classifier = self.classifier(
+            FixedPasses(1) if plain else rule, seed=seed, combine=combine, paper_rule=paper_rule
+        )
         if plain:
             images = self.deformation.preprocess(images)
-            classifier = replace(classifier, deformation=Compose(), image_shape=None)
+            choice = None if paper_rule else self.choice
+            temperature = 1.0 if choice is None else choice.plain.temperature(classifier.rule)
+            classifier = replace(classifier, deformation=Compose(), image_shape=None, temperature=temperature)
         decision = classifier.decide(images, progress=progress)
         return ClassifiedImages(read.paths, decision, self.classes, read.notes, read.unreadable)
 
@@ -171,7 +186,8 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None) -> Ru
 
     For a run that was trained from a module, pass a module of the same architecture as `network`; the stored weights
     are loaded into it. A network given as "package.module:function" is rebuilt only if that module is already imported,
-    because loading a run never imports code.
+    because loading a run never imports code. If the folder has a tuning.json of `apac tune`, decisions use that choice;
+    for a shipped run, a folder of its name with such a file comes before the choice that is shipped.
 
     >>> import apac
     >>> apac.load("cifar10-cnn").classes[:3]
@@ -182,7 +198,8 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None) -> Ru
             f"network= must be a torch.nn.Module, got {network!r}; a network of an import path is rebuilt if its "
             f"module is imported first."
         )
-    folder = run_folder.find(validate_path("folder", folder))
+    given = validate_path("folder", folder)
+    folder = run_folder.find(given)
     settings = run_folder.read_settings(folder)
     payload, tensors = run_folder.read(folder)
     parts: dict[str, dict[str, Tensor]] = {"network": {}, "normalization": {}}
@@ -209,8 +226,9 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None) -> Ru
             history=tuple(EpochRecord(**epoch) for epoch in payload["history"]),
             versions=dict(payload["versions"]),
             folder=folder,
+            choice=read_choice(given, settings.deformation) or read_choice(folder, settings.deformation),
         )
-    except InputError:
+    except (InputError, StorageError):
         raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise StorageError(

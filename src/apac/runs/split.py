@@ -44,19 +44,24 @@ def split_images(dataset: Dataset, config: TrainConfig) -> Split:
     """Hold out a random part of the training images."""
     # No virtual sample of a held-out image is used in training, because it would reveal the image (section 2.1).
     images, labels = dataset.train_images, dataset.train_labels
-    order = torch.randperm(len(images), generator=generator(config.seed, "held out", 0))
-    count = round(config.validation_fraction * len(order))
-    if count == len(order):
+    held_out, rest = split_positions(len(images), config)
+    if not len(rest):
         raise InputError(
-            f"validation_fraction={config.validation_fraction:g} holds out all {count:,} images and leaves none to "
-            f"train on."
+            f"validation_fraction={config.validation_fraction:g} holds out all {len(held_out):,} images and leaves "
+            f"none to train on."
         )
-    held_out, rest = order[:count], order[count:]
     missing = sorted(set(range(len(dataset.classes))) - set(labels[rest].tolist()))
     if missing:
         name = dataset.classes[missing[0]]
         raise InputError(f"no image of class {name!r} is left to train on; add some, or use validation_fraction=0.")
     return Split(images[rest], labels[rest], images[held_out], labels[held_out], dataset.classes, dataset.image_shape)
+
+
+def split_positions(count: int, config: TrainConfig) -> tuple[Tensor, Tensor]:
+    """Return the positions of the held-out images among `count` images, and those of the rest."""
+    order = torch.randperm(count, generator=generator(config.seed, "held out", 0))
+    held_out = round(config.validation_fraction * count)
+    return order[:held_out], order[held_out:]
 
 
 def fit_normalization(

@@ -59,9 +59,11 @@ MAX_CLASSES = 20  # described, unless the request says how many
 GROWTH = 1.2  # of the passes between two events: thousands of passes become a few dozen events
 
 
-def describe(model: Model, update: Update, notes: tuple[str, ...], top_k: int | None = None) -> dict[str, Any]:
+def describe(
+    model: Model, update: Update, settings: Settings, notes: tuple[str, ...], top_k: int | None = None
+) -> dict[str, Any]:
     """Return what is known about an image: the classes from best to worst, and the plain prediction beside them."""
-    decision = model.decision([update])
+    decision = model.decision([update], settings)
     classes = model.run.classes
     shown = decision.top(top_k or min(len(classes), MAX_CLASSES))[0].tolist()
     columns = {

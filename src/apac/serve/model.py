@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import get_args
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ class Model:
         self.name, self.run, self.limits = name, run, limits
         self.classifier = run.classifier()
         self.engine = Engine(self.classifier, run.image_shape, limits.queue)
-        self._temperatures = {combine: run.classifier(combine=combine).temperature for combine in get_args(Combine)}
+        self._temperature = lru_cache(1000)(self._find_temperature)
 
     @property
     def takes_pixels(self) -> bool:
@@ -100,7 +100,10 @@ class Model:
         except InputError:
             raise bad_request("FP32 images must be in 0 … 1, as this model takes them.") from None
 
-    def decision(self, updates: list[Update]) -> Decision:
-        """Return the decision of several images, with the temperature of the run."""
+    def decision(self, updates: list[Update], settings: Settings) -> Decision:
+        """Return the decision of several images, with the temperature that the run has for these settings."""
         decision = Decision.concatenate([update.decision for update in updates])
-        return replace(decision, temperature=self._temperatures[decision.combine])
+        return replace(decision, temperature=self._temperature(settings))
+
+    def _find_temperature(self, settings: Settings) -> float:
+        return self.run.classifier(settings.rule, combine=settings.combine).temperature

@@ -137,7 +137,7 @@ def add_protocol(app: FastAPI, services: Services) -> None:
 
         async def work() -> bytes:
             asked, images, settings = await services.in_thread(_parse, model, body)
-            decision = model.decision(await model.engine.decide(images, settings))
+            decision = model.decision(await model.engine.decide(images, settings), settings)
             services.count(request, model, decision)
             return await services.in_thread(_answer, model, asked, decision)
 
@@ -210,7 +210,7 @@ def add_upload(app: FastAPI, services: Services, static: Path) -> None:
             return StreamingResponse(_chained(first, stream), media_type="text/event-stream")
         update = (await services.in_time(request, chosen.engine.decide(images, settings)))[0]
         services.count(request, chosen, update.decision)
-        return JSONResponse(describe(chosen, update, notes, top_k))
+        return JSONResponse(describe(chosen, update, settings, notes, top_k))
 
 
 async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -249,7 +249,7 @@ async def _watch(
             passes = int(update.decision.passes)
             samples = await services.in_thread(virtual_samples, model, pixels, settings, shown, passes)
             shown = passes
-            description = describe(model, update, notes)
+            description = describe(model, update, settings, notes)
             yield event("decision" if update.is_final else "update", {**description, "samples": samples})
             if update.is_final:
                 services.count(request, model, update.decision)

@@ -21,7 +21,8 @@ from apac.adapters.transforms.trial import (
     results_alone,
     why_not_in_batches,
 )
-from apac.deform.base import INPUT_TYPES, Deformation, InputType, prepare
+from apac.adapters.transforms.undeformed import Undeformed
+from apac.deform.base import INPUT_TYPES, Deformation, InputType, prepare, validate_strength
 from apac.errors import InputError
 from apac.randomness import generator as make_generator
 from apac.randomness import seeding
@@ -85,6 +86,18 @@ class SeededTransform(Deformation):
     def thread_safe(self) -> bool:
         """False: the global generators serve one thread at a time."""
         return False
+
+    def scaled(self, strength: float) -> Deformation:
+        """Return the pipeline for the strength 1, and its deterministic part for 0; it has no others."""
+        strength = validate_strength(strength)
+        if strength == 1:
+            return self
+        if strength == 0:
+            return Undeformed(self)
+        raise InputError(
+            f"{self.name} has the strengths 0 and 1 only, because the arguments of its library are unknown; for "
+            f"others, write a Deformation that overrides scaled(strength)."
+        )
 
     @cached_property
     def _pipeline(self) -> Pipeline:

@@ -19,7 +19,7 @@ class RuleState(Protocol):
 
     @property
     def decided(self) -> Tensor:
-        """(n,) bool, images whose leading class is certain."""
+        """(n,) bool, images whose leading class is settled."""
 
     @property
     def undecidable(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""The certified rule: stop as soon as the decision is certain, up to a stated probability of error.
+"""The certified rule: stop as soon as more passes would not change the decision, up to a stated probability.
 
 For each class b, a gambler bets on every pass that the leading class a has the larger expectation. The gambler stakes a
 share λ of the current wealth on d = z_a - z_b, which multiplies the wealth by 1 + λd. If b has the largest expectation
@@ -31,9 +31,10 @@ MAX_GAIN = 1e15  # in units of clip: winning less than the bet earned is safe, a
 
 @dataclass(frozen=True)
 class Certified:
-    """Stops an image when its decision is certain, or after `limit` passes.
+    """Stops an image when its decision is settled, or after `limit` passes.
 
-    Certain means: the probability that the decision differs from that of infinitely many passes is at most `error`.
+    Settled means: the probability that the decision differs from that of infinitely many passes is at most `error`. It
+    does not mean that the decision is right: what the network says on average may be wrong.
 
     The bound holds for a network whose leading class never falls behind another class by more than `clip` in one pass,
     whatever the deformation. `Decision.clipped` counts the passes where it did: a count above 0 shows that the

@@ -24,8 +24,13 @@ NETWORKS = ("#1f5fa8", "#2f8f5b", "#8a4fa3", "#b8860b")  # one per network
 
 
 def blank(width: float, height: float) -> Figure:
-    """Return an empty figure of this size in inches."""
+    """Return an empty figure of this size in inches, which places its subplots."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def free(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches, for axes at given positions."""
+    return Figure(figsize=(width, height))
 
 
 def passes_axis(axes: Any) -> None:
@@ -48,10 +53,11 @@ def error_axis(axes: Any, errors: Sequence[float]) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
 
 
-def show_image(axes: Any, image: Tensor) -> None:
+def show_image(axes: Any, image: Tensor, *, interpolation: str = "auto") -> None:
     """Draw one image (C, H, W) in [0, 1], gray or color, without ticks."""
     pixels = image.clamp(0, 1).permute(1, 2, 0).numpy()
-    axes.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=1)
+    gray_or_color = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
+    axes.imshow(gray_or_color, cmap="gray", vmin=0, vmax=1, interpolation=interpolation)
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
 
@@ -77,21 +83,6 @@ def outlined_text(axes: Any, x: float, y: float, text: str, **style: Any) -> Non
     """Draw text with an outline, so that it is legible on any image."""
     outline = "white" if style["color"] == "black" else "black"
     axes.text(x, y, text, path_effects=[withStroke(linewidth=1.8, foreground=outline)], **style)
-
-
-def bars(axes: Any, log_scores: Tensor, classes: Sequence[str], truth: int, title: str) -> None:
-    """Draw a bar for each class; blue is the true class, orange a wrong decision."""
-    best = int(log_scores.argmax())
-    colors = [APAC if c == truth else PLAIN if c == best else "#cccccc" for c in range(len(classes))]
-    floor = float(log_scores[log_scores.isfinite()].min()) - 0.5  # start of the bars: the best class is the highest
-    axes.bar(range(len(classes)), (log_scores - floor).clamp(min=0).tolist(), bottom=floor, color=colors)
-    axes.set_ylim(floor, None)
-    axes.set_title(f"{title}: {classes[best]}", fontsize=8, color=APAC if best == truth else PLAIN)
-    axes.set_xticks(range(len(classes)), classes, fontsize=8)
-    if max(map(len, classes)) > 2:
-        axes.tick_params(axis="x", rotation=90, labelsize=7)
-    axes.tick_params(axis="y", labelsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def png(figure: Figure) -> bytes:

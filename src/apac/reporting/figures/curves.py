@@ -106,9 +106,9 @@ def passes_against_margin(decision: Decision, labels: Tensor) -> bytes:
     )
     shown = decision.margins.isfinite() & (decision.margins > 0)  # a logarithmic axis cannot show ties
     for mask, mark, color, text in (
-        (certified & correct, "o", APAC, "certified, correct"),
-        (certified & ~correct, "o", PLAIN, "certified, wrong"),
-        (limit, "x", ORIGINAL, "not certified at the limit"),
+        (certified & correct, "o", APAC, "settled, right"),
+        (certified & ~correct, "o", PLAIN, "settled, wrong"),
+        (limit, "x", ORIGINAL, "not settled at the limit"),
     ):
         if mask.any():
             margins, passes = decision.margins[mask & shown], decision.passes[mask & shown]

@@ -1,4 +1,4 @@
-"""Figures of images: virtual samples, misclassified images, the decision of one image, weight maps."""
+"""Figures of images: virtual samples, misclassified images, weight maps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from apac.classify.classifier import Classifier
 from apac.deform.base import Deformation
 from apac.evaluation.fixed import Evaluation
 from apac.randomness import generator
-from apac.reporting.figures.canvas import APAC, PLAIN, bars, blank, outlined_text, png, show_image, top_two
+from apac.reporting.figures.canvas import APAC, PLAIN, blank, outlined_text, png, show_image, top_two
 
 MAX_SHOWN = 96  # maximum number of misclassified images in a figure; enough for MNIST
 
@@ -74,38 +74,6 @@ def misclassified(images: Tensor, labels: Tensor, evaluation: Evaluation, classe
         top_two(panel, probabilities[index], classes, truth)
     if not shown:
         axes[0, 0].text(0.5, 0.5, "none", ha="center")
-    return png(figure)
-
-
-def corrected(
-    images: Tensor, truth: int, classifier: Classifier, means: Tensor, shown: Tensor, classes: Sequence[str]
-) -> bytes:
-    """Draw the decision for one image: the plain prediction above, a few passes and the mean of all passes below.
-
-    `images` (1, C, H, W) is the network input, `shown` (1, C, H, W) the same image in [0, 1], and `means` (K,) are the
-    mean log-probabilities.
-    """
-    samples = 6
-    figure = blank(11, 3.9)
-    axes = figure.subplots(2, samples + 1, width_ratios=[1] * samples + [2.6])
-    for panel in axes[0, 1:samples]:
-        panel.axis("off")
-
-    plain = classifier.plain(images)[0]
-    show_image(axes[0, 0], shown[0])
-    top_two(axes[0, 0], plain.exp(), classes, truth)
-    axes[0, 0].set_title("the image", fontsize=9)
-    bars(axes[0, -1], plain, classes, truth, "log-probability")
-    for row, text in ((0, "plain: one pass of the image itself"), (1, "APAC: many passes, each of a virtual sample")):
-        label = axes[row, 0].text(0, 1.32, text, transform=axes[row, 0].transAxes, fontsize=11)
-        label.set_in_layout(False)
-
-    for m in range(samples):
-        show_image(axes[1, m], virtual_sample(classifier, shown, m)[0])
-        log_probabilities = classifier.plain(virtual_sample(classifier, images, m))[0]
-        top_two(axes[1, m], log_probabilities.exp(), classes, truth)
-        axes[1, m].set_title(f"pass {m + 1}", fontsize=9)
-    bars(axes[1, -1], means, classes, truth, "mean log-probability")
     return png(figure)
 
 

@@ -1,0 +1,135 @@
+"""The choice of a strength, a combination and temperatures, which `apac.tune` makes on held-out images."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from apac.classify.classifier import Classifier
+from apac.classify.combine import Combine
+from apac.classify.rules.base import Rule
+from apac.classify.rules.fixed import FixedPasses
+from apac.errors import InputError
+
+WHY_PLAIN = (
+    "the network may be too small or too briefly trained to fit its deformed training images, or these may vary more "
+    "than the images to decide"
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to decide, measured on the held-out images. Strength 0 is the plain prediction."""
+
+    strength: float
+    combine: Combine
+    error: float  # fraction of the images
+    nll: float  # negative log-likelihood after a temperature that is fitted on other images
+    nll_error: float  # standard error of the mean over the images
+    above_best: float  # difference in `nll` from the best candidate
+    above_best_error: float  # standard error of that difference, image by image
+    temperatures: tuple[tuple[int, float], ...]  # (M, temperature) by increasing M
+
+    def temperature(self, rule: Rule) -> float:
+        """Return the temperature for a rule: interpolated in log M, and that of the largest M if M is not fixed."""
+        if not isinstance(rule, FixedPasses):
+            return self.temperatures[-1][1]
+        for (before, low), (after, high) in pairwise(self.temperatures):
+            if rule.passes <= after:
+                weight = math.log(rule.passes / before) / math.log(after / before)
+                return low + weight * (high - low)
+        return self.temperatures[-1][1]
+
+    def __str__(self) -> str:
+        return f"strength {self.strength:g}, {self.combine}" if self.strength else "the plain prediction"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a network decides best: with which strength of its deformation, by product or by sum, and how confident.
+
+    `apply` makes a classifier that decides so. A run stores its choice and decides by it, see `Run.choice`.
+
+    >>> import apac, torch
+    >>> classifier = apac.Classifier(lambda images: images.flatten(1), apac.Jitter(0.1), apac.FixedPasses(4))
+    >>> images, labels = torch.eye(2).repeat(30, 1).view(60, 1, 1, 2), torch.arange(60) % 2
+    >>> choice = apac.tune(classifier, images, labels)
+    >>> choice.strength, choice.combine
+    (1.0, 'product')
+    """
+
+    strength: float
+    combine: Combine
+    images: int
+    passes: int  # M of the comparison
+    seed: int
+    gain: float  # how much `nll` is below that of the plain prediction
+    gain_error: float  # standard error of that difference, image by image
+    candidates: tuple[Candidate, ...]  # the plain prediction first
+    notes: tuple[str, ...] = ()  # what limits the comparison, in sentences
+
+    @property
+    def plain(self) -> Candidate:
+        return self.candidates[0]
+
+    @property
+    def chosen(self) -> Candidate:
+        return self.candidate(self.combine)
+
+    def candidate(self, combine: Combine) -> Candidate:
+        """Return the candidate with the strength of the choice and this combination."""
+        same = [candidate for candidate in self.candidates if candidate.strength == self.strength]
+        return next((candidate for candidate in same if candidate.combine == combine), same[0])
+
+    def apply(self, classifier: Classifier, combine: Combine | None = None) -> Classifier:
+        """Return the classifier with this choice; its deformation is the one that was tuned, at strength 1.
+
+        `combine` overrides that of the choice. If the plain prediction is chosen, one pass decides.
+        """
+        combine = combine or self.combine
+        return replace(
+            classifier,
+            deformation=classifier.deformation.scaled(self.strength),
+            rule=classifier.rule if self.strength else FixedPasses(1),
+            combine=combine,
+            temperature=self.candidate(combine).temperature(classifier.rule),
+        )
+
+    def __str__(self) -> str:
+        temperature = f"temperature {self.chosen.temperatures[-1][1]:.3g}"
+        return f"{self.chosen}, {temperature} (tuned on {self.images:,} held-out images)"
+
+    @property
+    def advice(self) -> str:
+        """What to do, and why, in sentences."""
+        chosen, plain = self.chosen, self.plain
+        if not self.strength:
+            best = min(self.candidates[1:], key=lambda candidate: candidate.nll)
+            return (
+                f"Plain prediction is the better choice for this network: its calibrated negative log-likelihood is "
+                f"{plain.nll:.4f}, and the best of APAC is {best.nll:.4f} ({best}), {best.above_best:.4f} ± "
+                f"{best.above_best_error:.4f} above it. This may be because {WHY_PLAIN}."
+            )
+        by_chance = abs(self.gain) <= 2 * self.gain_error
+        paper = "the paper's rule, " if (self.strength, self.combine) == (1, "product") else ""
+        return (
+            f"Decide by APAC with {paper}{chosen}: its calibrated negative log-likelihood is {chosen.nll:.4f}, that of "
+            f"the plain prediction {plain.nll:.4f}; the difference of {self.gain:.4f} ± {self.gain_error:.4f} "
+            f"{'may be chance' if by_chance else 'is more than chance'}."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(payload: dict[str, Any]) -> Choice:
+        candidates = tuple(
+            Candidate(**{**item, "temperatures": tuple((int(m), float(t)) for m, t in item["temperatures"])})
+            for item in payload["candidates"]
+        )
+        choice = Choice(**{**payload, "candidates": candidates, "notes": tuple(payload["notes"])})
+        if choice.strength not in {candidate.strength for candidate in candidates}:
+            raise InputError("the candidates of a choice must include the chosen one.")
+        return choice

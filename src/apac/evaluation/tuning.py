@@ -1,0 +1,208 @@
+"""apac.tune: choose the strength, the combination and the temperature on held-out images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from apac.classify.choice import Candidate, Choice
+from apac.classify.classifier import Classifier
+from apac.classify.combine import COMBINATIONS, Combine
+from apac.classify.rules.fixed import FixedPasses
+from apac.classify.scores import Scores, rank
+from apac.deform.base import Deformation, validate_strength
+from apac.errors import InputError
+from apac.evaluation.calibration import negative_log_likelihood, with_temperature
+from apac.evaluation.few_images import FOLDS, cross_fitted_losses, fit_moderate_temperature
+from apac.evaluation.labels import validate_classes, validate_labels
+from apac.evaluation.measures import log_scores
+from apac.progress import Progress, no_progress
+
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
+PASSES = 64
+MIN_IMAGES = 2 * FOLDS
+FEW_IMAGES = 200
+ROUNDING = 1e-4  # differences in the mean negative log-likelihood that the rounding of a processor may cause
+
+Key = tuple[float, Combine]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The scores of labeled images for each candidate: for each M, the values whose softmax are the probabilities."""
+
+    labels: Tensor  # (N,)
+    scores: Mapping[Key, Mapping[int, Tensor]]  # (N, K) each; the first key is the plain prediction
+    notes: tuple[str, ...]
+
+
+def tune(
+    classifier: Classifier,
+    images: Tensor,
+    labels: Tensor | Sequence[int],
+    *,
+    strengths: Sequence[float] = STRENGTHS,
+    passes: int | None = None,
+    progress: Progress = no_progress,
+) -> Choice:
+    """Choose how a network decides, on images (N, C, H, W) with labels (N,) that it was not trained on.
+
+    Candidates are the plain prediction, and for each of the `strengths` the product and the sum. All of them use the
+    same random numbers. Their negative log-likelihood is compared after a temperature, which for each fifth of the
+    images is fitted on the others. The choice is the candidate closest to the paper's rule (strength 1, product) of
+    those that are within one standard error of the best. Its probabilities have the temperature that is fitted on all
+    images, for each M, or 1 if that is within one standard error too. `passes` defaults to the M of `FixedPasses`, and
+    to 64 for other rules.
+
+    Never pass the images of the final test: the result would be too good. The classifier's deformation is that of
+    the training, at strength 1; `Choice.apply` returns the classifier that decides by the choice.
+
+    >>> import apac, torch
+    >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+    >>> classifier = apac.Classifier(network, apac.presets.mnist())
+    >>> choice = apac.tune(classifier, torch.rand(20, 1, 28, 28), torch.arange(20) % 10, passes=4)
+    >>> tuned = choice.apply(classifier)
+    """
+    if passes is None:
+        passes = classifier.rule.passes if isinstance(classifier.rule, FixedPasses) else PASSES
+    return choose(measure(classifier, images, labels, strengths, passes, progress), passes, classifier.seed)
+
+
+def measure(
+    classifier: Classifier,
+    images: Tensor,
+    labels: Tensor | Sequence[int],
+    strengths: Sequence[float] = STRENGTHS,
+    passes: int = PASSES,
+    progress: Progress = no_progress,
+) -> Measured:
+    """Return the scores of all candidates, after numbers of passes up to `passes`."""
+    labels = validate_labels(images, labels)
+    numbers = _prefixes(FixedPasses(passes).passes)
+    deformations, notes = _scaled(classifier.deformation, strengths)
+    plain = classifier.plain(images)
+    validate_classes(labels, plain.shape[1])
+    scores: dict[Key, dict[int, Tensor]] = {(0.0, "product"): {1: plain.double()}}
+    prepared = classifier.prepared(images, passes * len(deformations))
+    for index, (strength, deformation) in enumerate(deformations.items()):
+        candidate = replace(prepared, deformation=deformation)
+        total: Scores | None = None
+        for combine in COMBINATIONS:
+            scores[strength, combine] = {}
+        for start, stop in zip((0, *numbers), numbers, strict=False):
+            first = index * passes + start
+            report = _shifted(progress, first, passes * len(deformations))
+            part = candidate.score(images, start, stop, progress=report)
+            total = part if total is None else total.merge(part)
+            for combine in COMBINATIONS:
+                scores[strength, combine][stop] = log_scores(combine, total.log_mean, total.probability_mean)
+    return Measured(labels, scores, notes)
+
+
+def pool(parts: Sequence[Measured]) -> Measured:
+    """Return the scores of the images of all parts, which several networks may have measured."""
+    scores = {
+        key: {passes: torch.cat([part.scores[key][passes] for part in parts]) for passes in by_passes}
+        for key, by_passes in parts[0].scores.items()
+    }
+    return Measured(torch.cat([part.labels for part in parts]), scores, parts[0].notes)
+
+
+def choose(measured: Measured, passes: int, seed: int, *, tolerance: float = 1.0) -> Choice:
+    """Choose the candidate closest to the paper's rule of those within `tolerance` standard errors of the best."""
+    labels = measured.labels
+    if len(labels) < MIN_IMAGES:
+        raise InputError(
+            f"{len(labels)} images are too few to tune on; pass at least {MIN_IMAGES}, better some hundreds, that the "
+            f"network was not trained on."
+        )
+    final = {key: by_passes[max(by_passes)] for key, by_passes in measured.scores.items()}
+    losses = {key: cross_fitted_losses(scores, labels) for key, scores in final.items()}  # (N,) each
+    best = min(losses.values(), key=lambda loss: float(loss.mean()))
+    candidates = {}
+    for (strength, combine), loss in losses.items():
+        wrong = rank(final[strength, combine])[:, 0] != labels
+        temperatures = {m: _temperature(s, labels, tolerance) for m, s in measured.scores[strength, combine].items()}
+        candidates[strength, combine] = Candidate(
+            strength,
+            combine,
+            float(wrong.double().mean()),
+            *_mean_and_error(loss),
+            *_mean_and_error(loss - best),
+            tuple(sorted(temperatures.items())),
+        )
+    chosen = min(
+        (c for c in candidates.values() if c.above_best <= tolerance * c.above_best_error + ROUNDING),
+        key=_distance_from_paper,
+    )
+    plain = losses[0.0, "product"]
+    return Choice(
+        chosen.strength,
+        chosen.combine,
+        len(labels),
+        passes,
+        seed,
+        *_mean_and_error(plain - losses[chosen.strength, chosen.combine]),
+        tuple(candidates.values()),
+        (*measured.notes, *_notes(labels, plain, final[0.0, "product"].shape[1])),
+    )
+
+
+def _scaled(deformation: Deformation, strengths: Sequence[float]) -> tuple[dict[float, Deformation], tuple[str, ...]]:
+    """Return the deformation at each strength above 0 that it has, and a note if it lacks some."""
+    if not isinstance(strengths, Iterable):
+        raise InputError(f"strengths must be a sequence of numbers, such as (0, 0.5, 1), got {strengths!r}.")
+    positive = sorted({validate_strength(strength) for strength in strengths} - {0.0})
+    deformation.scaled(0)  # raises for a deformation of one's own that has no strength
+    scaled: dict[float, Deformation] = {}
+    refusal: InputError | None = None
+    for strength in positive:
+        try:
+            scaled[strength] = deformation.scaled(strength)
+        except InputError as error:
+            refusal = error
+    if refusal is not None and 1 not in scaled:
+        raise refusal
+    return scaled, () if refusal is None else (f"Compared without other strengths: {refusal}",)
+
+
+def _prefixes(passes: int) -> tuple[int, ...]:
+    """Return the powers of 4 below the number of passes, and that number."""
+    return (*(4**k for k in range(passes.bit_length()) if 4**k < passes), passes)
+
+
+def _temperature(scores: Tensor, labels: Tensor, tolerance: float) -> float:
+    """Return the fitted temperature, or 1 if that is within `tolerance` standard errors of it on other images."""
+    untouched = negative_log_likelihood(with_temperature(scores, 1.0), labels)
+    gain, error = _mean_and_error(untouched - cross_fitted_losses(scores, labels))
+    return fit_moderate_temperature(scores, labels) if gain > tolerance * error + ROUNDING else 1.0
+
+
+def _mean_and_error(values: Tensor) -> tuple[float, float]:
+    return float(values.mean()), float(values.std() / math.sqrt(len(values)))
+
+
+def _distance_from_paper(candidate: Candidate) -> tuple[float, float, bool]:
+    """Sort by the distance from strength 1, the weaker one first, and then product before sum."""
+    return abs(candidate.strength - 1), candidate.strength, candidate.combine != "product"
+
+
+def _notes(labels: Tensor, plain: Tensor, classes: int) -> Iterable[str]:
+    missing = sorted(set(range(classes)) - set(labels.tolist()))
+    if missing:
+        named = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+        yield f"{len(missing)} of {classes} classes have no images here ({named}), so nothing is known about them."
+    if len(labels) < FEW_IMAGES:
+        yield (
+            f"{len(labels)} images are few: the negative log-likelihood of the plain prediction is known to ± "
+            f"{_mean_and_error(plain)[1]:.3f}, so only large differences lead away from the paper's rule."
+        )
+
+
+def _shifted(progress: Progress, start: int, total: int) -> Progress:
+    """Report the progress of passes that begin at `start` relative to all `total` passes."""
+    return lambda task, done, _, note="": progress("tuning", start + done, total, note)
