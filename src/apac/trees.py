@@ -30,6 +30,11 @@ def rows(tree: Tree, index: Tensor | slice) -> Tree:
     return _map(lambda leaf: leaf[index], tree)
 
 
+def repeat(tree: Tree, times: int) -> Tree:
+    """Return all rows, `times` times in a row."""
+    return tree if times == 1 else _map(lambda leaf: leaf.repeat(times, *[1] * (leaf.ndim - 1)), tree)
+
+
 def concatenate(trees: Sequence[Tree]) -> Tree:
     """Concatenate trees of the same structure along the leading dimension. Numbers come from the first tree."""
     return _map(lambda *leaves: torch.cat(leaves), *trees)
@@ -44,6 +49,11 @@ def to_device(tree: Tree, device: torch.device) -> Tree:
 def requires_grad(tree: Any) -> bool:
     """Return whether any tensor of the tree requires gradients."""
     return tree.requires_grad if isinstance(tree, Tensor) else any(map(requires_grad, _children(tree)))
+
+
+def bytes_of(tree: Any) -> int:
+    """Return the memory that the tensors of a tree take."""
+    return tree.nbytes if isinstance(tree, Tensor) else sum(map(bytes_of, _children(tree)))
 
 
 def _first_tensor(tree: Any) -> Tensor | None:

@@ -10,7 +10,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from apac import models
-from apac.bench import deciding, deforming, gemm_peak, peers, pipelines, residual, result, training
+from apac.bench import deciding, deforming, gemm_peak, peers, pipelines, residual, result, serving, training
 from apac.bench.race import Entry, race
 from apac.cli import app
 from apac.errors import InputError
@@ -74,6 +74,15 @@ def test_the_command_prints_a_table_and_writes_the_machine_and_the_results(small
     assert {"date", "commit", "processor", "cores", "torch threads", "python", "versions"} <= set(payload["machine"])
     assert payload["machine"]["versions"]["torch"] == torch.__version__
     assert {entry["unit"] for entry in payload["entries"]} == {"images/s"}
+
+
+@pytest.mark.slow
+def test_a_server_is_measured_under_load(monkeypatch):
+    monkeypatch.setattr(serving, "IMAGES", 32)
+    monkeypatch.setattr(serving, "LATENCIES", 4)
+    entries = result.bench(["serve"], rounds=1)
+    assert [entry.name for entry in entries] == ["classifier.decide", "apac serve"] * 4
+    assert {entry.unit for entry in entries} == {"images/s", "ms"}
 
 
 def test_unknown_benchmarks_are_rejected():

@@ -262,3 +262,10 @@ def test_wrong_images_are_rejected_in_one_sentence(images, sentence, random):
     parameters = u.sample(3, (1, 28, 28), generator=random)
     with pytest.raises(apac.InputError, match=sentence):
         u.apply(images, parameters)
+
+
+@each_kind
+def test_bound_parameters_deform_as_apply_does(u, random):
+    images = torch.rand(4, 3, 12, 12, generator=random)
+    parameters = u.sample(4, (3, 12, 12), generator=random)
+    assert torch.equal(u.bind(images, parameters)(images), u.apply(images, parameters))

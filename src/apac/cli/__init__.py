@@ -16,6 +16,7 @@ from apac.cli.export import export
 from apac.cli.options import import_modules
 from apac.cli.preview import preview
 from apac.cli.reproduce import reproduce
+from apac.cli.serve import serve
 from apac.cli.train import train
 from apac.cli.tune import tune
 
@@ -31,7 +32,7 @@ app = typer.Typer(
 
     Put the options below before the command:  apac --threads 1 --import my_module train ...""",
 )
-for command in (train, tune, evaluate, classify, preview, export, reproduce, bench):
+for command in (train, tune, evaluate, classify, preview, export, serve, reproduce, bench):
     app.command()(command)
 data = typer.Typer(no_args_is_help=True, help="Download data sets and print their location.")
 for command in (fetch, path):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -68,48 +70,62 @@ def decode_image(
     path: Path, image_shape: tuple[int, int, int], *, fit: Fit = "crop", digit: bool = False
 ) -> tuple[Tensor, tuple[str, ...]]:
     """`read_image` for use in worker threads, inside of `without_warnings`."""
+    return _convert(partial(_open, path), str(path), image_shape, fit=fit, digit=digit)
+
+
+def decode_bytes(
+    content: bytes,
+    image_shape: tuple[int, int, int],
+    *,
+    fit: Fit = "crop",
+    digit: bool = False,
+    formats: tuple[str, ...] = FORMATS,
+    max_pixels: int = LIMIT,
+) -> tuple[Tensor, tuple[str, ...]]:
+    """`decode_image` for the content of a file, in one of these formats and with at most this number of pixels."""
+
+    def open_it(side: int | None = None, fit: Fit = "crop") -> _Opened:
+        try:
+            with Image.open(io.BytesIO(content), formats=formats) as file:
+                return _load("the image", file, side, fit, max_pixels)
+        except InputError:
+            raise
+        except Exception as error:  # Pillow raises many kinds of exceptions for damaged files
+            raise InputError("the image cannot be read.") from error
+
+    return _convert(open_it, "the image", image_shape, fit=fit, digit=digit)
+
+
+_Opened = tuple[Image.Image, tuple[int, int], list[str]]  # the picture, the size of the file, and notes
+
+
+def _convert(
+    open_it: Callable[..., _Opened], name: str, image_shape: tuple[int, int, int], *, fit: Fit, digit: bool
+) -> tuple[Tensor, tuple[str, ...]]:
     channels, height, width = image_shape
     if channels not in (1, 3):
         raise InputError(
             f"image files have 1 or 3 channels, and this network takes {channels}; give it tensors instead."
         )
     if digit:
-        picture, size, notes = _open(path)
+        picture, size, notes = open_it()
         gray, more = _gray(picture)
-        pixels, last = as_mnist(gray, path=str(path), size=size)
+        pixels, last = as_mnist(gray, path=name, size=size)
         return torch.from_numpy(pixels)[None], (*notes, *more, *last)
-    picture, size, notes = _open(path, max(height, width), fit)
+    picture, size, notes = open_it(max(height, width), fit)
     pixels, more = _fitted(picture, size, channels, (width, height), fit)
     return torch.from_numpy(pixels), (*notes, *more)
 
 
-def _open(path: Path, side: int | None = None, fit: Fit = "crop") -> tuple[Image.Image, tuple[int, int], list[str]]:
-    """Return the upright picture in mode L, LA, RGB, RGBA, or F in [0, 255] for 16-bit gray; its size; and notes.
-
-    If the picture is to be fitted to a square of `side` pixels, a large JPEG file is decoded at a smaller size; the
-    returned size is that of the file.
-    """
+def _open(path: Path, side: int | None = None, fit: Fit = "crop") -> _Opened:
+    """Return `_load` of a file, or raise InputError with the reason why it cannot be read."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the path of one image file.")
     try:
         if path.stat().st_size == 0:
             raise InputError(f"{path} is empty; give an image file, such as PNG or JPEG.")
         with Image.open(path, formats=FORMATS) as file:
-            _check_size(path, file)
-            size = file.size
-            if side is not None:
-                reference = min(size) if fit == "crop" else max(size)  # the side that becomes `side` pixels long
-                file.draft(None, tuple(max(1, MARGIN * side * length // reference) for length in size))  # type: ignore[arg-type]
-            file.load()
-            orientation = file.getexif().get(0x0112, 1)
-            notes = ["rotated according to its EXIF orientation"] if orientation in range(2, 9) else []
-            upright = ImageOps.exif_transpose(file)
-            width, height = size
-            return (
-                _simple_mode(path, upright, file.format),
-                (height, width) if orientation in range(5, 9) else size,
-                notes,
-            )
+            return _load(str(path), file, side, fit, LIMIT)
     except InputError:
         raise
     except FileNotFoundError as error:
@@ -117,12 +133,35 @@ def _open(path: Path, side: int | None = None, fit: Fit = "crop") -> tuple[Image
     except PermissionError as error:
         raise InputError(f"{path} is not readable; change its permissions or give another image file.") from error
     except Image.DecompressionBombError as error:
-        raise InputError(_too_large(path)) from error
+        raise InputError(_too_large(str(path), LIMIT)) from error
     except Exception as error:  # Pillow raises many kinds of exceptions for damaged files
         raise InputError(
             f"{path} cannot be read as an image ({_reason(path, error)}); "
             "give an undamaged PNG, JPEG, WebP, GIF, BMP, TIFF or PNM file."
         ) from error
+
+
+def _load(name: str, file: Image.Image, side: int | None, fit: Fit, max_pixels: int) -> _Opened:
+    """Return the upright picture in mode L, LA, RGB, RGBA, or F in [0, 255] for 16-bit gray; its size; and notes.
+
+    If the picture is to be fitted to a square of `side` pixels, a large JPEG file is decoded at a smaller size; the
+    returned size is that of the file.
+    """
+    _check_size(name, file, max_pixels)
+    size = file.size
+    if side is not None:
+        reference = min(size) if fit == "crop" else max(size)  # the side that becomes `side` pixels long
+        file.draft(None, tuple(max(1, MARGIN * side * length // reference) for length in size))  # type: ignore[arg-type]
+    file.load()
+    orientation = file.getexif().get(0x0112, 1)
+    notes = ["rotated according to its EXIF orientation"] if orientation in range(2, 9) else []
+    upright = ImageOps.exif_transpose(file)
+    width, height = size
+    return (
+        _simple_mode(name, upright, file.format),
+        (height, width) if orientation in range(5, 9) else size,
+        notes,
+    )
 
 
 def _reason(path: Path, error: Exception) -> str:
@@ -134,26 +173,26 @@ def _reason(path: Path, error: Exception) -> str:
     return str(error).split("\n")[0].rstrip(".") or type(error).__name__
 
 
-def _too_large(path: Path) -> str:
-    return f"{path} has more than {LIMIT // 1_000_000} megapixels; reduce it first."
+def _too_large(name: str, max_pixels: int) -> str:
+    return f"{name} has more than {max_pixels // 1_000_000} megapixels; reduce it first."
 
 
-def _check_size(path: Path, file: Image.Image) -> None:
-    if file.width * file.height > LIMIT:
-        raise InputError(_too_large(path))
+def _check_size(name: str, file: Image.Image, max_pixels: int) -> None:
+    if file.width * file.height > max_pixels:
+        raise InputError(_too_large(name, max_pixels))
     # MPO files of cameras contain previews after the photograph, which is the first frame.
     frames = getattr(file, "n_frames", 1)
     if frames > 1 and file.format != "MPO":
-        raise InputError(f"{path} has {frames} frames; give an image file with one frame, such as PNG.")
+        raise InputError(f"{name} has {frames} frames; give an image file with one frame, such as PNG.")
 
 
-def _simple_mode(path: Path, picture: Image.Image, format: str | None) -> Image.Image:
+def _simple_mode(name: str, picture: Image.Image, format: str | None) -> Image.Image:
     mode = picture.mode
     # 16-bit gray, which some formats and versions of Pillow store as "I".
     if mode.startswith("I;16") or (mode == "I" and format in ("PNG", "PPM")):
         return Image.fromarray(np.asarray(picture).astype(np.float32) / 257)  # 65535 / 255
     if mode not in ("L", "LA", "RGB", "RGBA", *OTHER_MODES):
-        raise InputError(f"{path} has the pixel mode {mode!r}; save it as a gray or RGB image of 8 or 16 bits.")
+        raise InputError(f"{name} has the pixel mode {mode!r}; save it as a gray or RGB image of 8 or 16 bits.")
     if "transparency" in picture.info or mode in ("PA", "La", "RGBa"):
         return picture.convert("RGBA")
     if mode in OTHER_MODES:

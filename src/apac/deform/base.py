@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
+from functools import partial
 from numbers import Real
 from typing import Any, ClassVar, Literal
 
@@ -61,6 +62,10 @@ class Deformation(ABC):
         A pure function: the output depends only on the arguments, which are not modified. The output may be the input
         tensor itself if nothing changes.
         """
+
+    def bind(self, images: Tensor, parameters: Any, repeats: int = 1) -> Callable[[Tensor], Tensor]:
+        """Return `apply` with these parameters, `repeats` times in a row, for several calls with such images."""
+        return partial(self.apply, parameters=trees.repeat(parameters, repeats))
 
     def __call__(self, images: Tensor, *, generator: torch.Generator, labels: Tensor | int | None = None) -> Tensor:
         """Sample parameters for each image and apply them, for example in your own training loop.

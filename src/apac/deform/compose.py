@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,7 +16,7 @@ from apac.deform.base import Deformation, InputType, common_input_types, prepare
 from apac.deform.cpu import apply_in_tiles
 from apac.deform.per_class import PerClass
 from apac.deform.thickness import Thickness
-from apac.deform.warp import Geometric, can_share_resampling, resample
+from apac.deform.warp import Flow, Geometric, can_share_resampling, combined_flow, resample
 from apac.errors import InputError
 
 
@@ -97,6 +99,17 @@ class Compose(Deformation):
     def apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
         return apply_in_tiles(self._apply, images, prepare(images, parameters))
 
+    def bind(self, images: Tensor, parameters: ComposeParameters, repeats: int = 1) -> Callable[[Tensor], Tensor]:
+        prepared = prepare(images, parameters)
+        flows: list[Flow | None] = []
+        start = 0
+        for group in self._groups:
+            stop = start + len(group.parts) + (group.thickness is not None)
+            own = prepared.parts[start:stop]
+            flows.append(combined_flow(group.parts, images, own).repeat(repeats) if group.geometric else None)
+            start = stop
+        return partial(self._apply, parameters=trees.repeat(prepared, repeats), flows=flows)
+
     @property
     def expects_pixels(self) -> bool:
         return any(part.expects_pixels for part in self.parts)
@@ -119,13 +132,15 @@ class Compose(Deformation):
                 images = part._deform(images, labels, generator)
         return images
 
-    def _apply(self, images: Tensor, parameters: ComposeParameters) -> Tensor:
+    def _apply(
+        self, images: Tensor, parameters: ComposeParameters, flows: Sequence[Flow | None] | None = None
+    ) -> Tensor:
         start = 0
-        for group in self._groups:
+        for group, flow in zip(self._groups, flows or [None] * len(self._groups), strict=True):
             stop = start + len(group.parts) + (group.thickness is not None)
             group_parameters = parameters.parts[start:stop]
             if group.geometric:
-                images = resample(group.parts, images, group_parameters, group.thickness)
+                images = resample(group.parts, images, group_parameters, group.thickness, flow)
             else:
                 images = group.parts[0].apply(images, group_parameters[0])
             start = stop

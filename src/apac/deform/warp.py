@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from apac import trees
 from apac.deform.base import prepare
 from apac.deform.cpu import apply_in_tiles, as_arrays, kernels_for
 from apac.deform.thickness import Thickness
@@ -34,6 +35,11 @@ class Flow:
 
     matrix: Tensor | None = None  # (n, 3, 3), acts on (x, y, 1) in pixels from the center
     displacement: Tensor | None = None  # (n, 2, H, W), x then y, in pixels
+
+    def repeat(self, times: int) -> Flow:
+        """Return all n rows, `times` times in a row."""
+        terms = (self.matrix, self.displacement)
+        return Flow(*(None if term is None else trees.repeat(term, times) for term in terms))
 
 
 @runtime_checkable
@@ -69,25 +75,43 @@ def warp(images: Tensor, group: Sequence[Geometric], parameters: Sequence[Any]) 
 
 
 def resample(
-    group: Sequence[Geometric], images: Tensor, parameters: Sequence[Any], thickness: Thickness | None = None
+    group: Sequence[Geometric],
+    images: Tensor,
+    parameters: Sequence[Any],
+    thickness: Thickness | None = None,
+    flow: Flow | None = None,
 ) -> Tensor:
     """Resample as `warp` does, with prepared parameters, and then apply `thickness`, if any, with the last of them.
 
-    The CPU kernel fuses both: the morphology costs little while the image is in the cache.
+    The CPU kernel fuses both: the morphology costs little while the image is in the cache. `flow` is `combined_flow` of
+    the same parameters, if it is known already.
     """
     height, width = images.shape[2:]
-    flows = [part.flow(p, (height, width)) for part, p in zip(group, parameters, strict=thickness is None)]
-    # Half precision is too coarse for coordinates.
-    dtype = torch.float64 if images.dtype == torch.float64 else torch.float32
-    matrix = _combine(operator.matmul, [flow.matrix for flow in flows if flow.matrix is not None], dtype)
-    displacement = _combine(operator.add, [flow.displacement for flow in flows if flow.displacement is not None], dtype)
-    originals, padding = images.to(dtype), group_padding(group) or 0.0
+    flow = combined_flow(group, images, parameters) if flow is None else flow
+    matrix, displacement, padding = flow.matrix, flow.displacement, group_padding(group) or 0.0
+    originals = images.to(_coordinate_type(images))
     kernels = kernels_for(images, tuple(parameters))
     if kernels is not None:
         change = None if thickness is None else (parameters[-1].change, thickness.window((height, width)))
         return _resample_kernel(kernels, originals, matrix, displacement, padding, change).to(images.dtype)
     result = _resample_torch(originals, matrix, displacement, padding).to(images.dtype)
     return result if thickness is None else thickness.apply(result, parameters[-1])
+
+
+def combined_flow(group: Sequence[Geometric], images: Tensor, parameters: Sequence[Any]) -> Flow:
+    """Return the flow of all parts together, for images of this shape and type."""
+    height, width = images.shape[2:]
+    flows = [part.flow(p, (height, width)) for part, p in zip(group, parameters, strict=False)]
+    dtype = _coordinate_type(images)
+    return Flow(
+        _combine(operator.matmul, [flow.matrix for flow in flows if flow.matrix is not None], dtype),
+        _combine(operator.add, [flow.displacement for flow in flows if flow.displacement is not None], dtype),
+    )
+
+
+def _coordinate_type(images: Tensor) -> torch.dtype:
+    # Half precision is too coarse for coordinates.
+    return torch.float64 if images.dtype == torch.float64 else torch.float32
 
 
 def _combine(operation: Callable[[Any, Any], Any], terms: list[Tensor], dtype: torch.dtype) -> Tensor | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import warnings
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
+
+_exporting = Lock()  # the exporter of torch keeps its state in global variables
 
 
 def to_onnx(network: nn.Module, examples: Tensor) -> bytes:
@@ -15,7 +18,7 @@ def to_onnx(network: nn.Module, examples: Tensor) -> bytes:
     Requires the package onnx.
     """
     model = io.BytesIO()
-    with warnings.catch_warnings():
+    with _exporting, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # A network that reads the values of a tensor may take another branch for other images.
         warnings.simplefilter("error", torch.jit.TracerWarning)  # type: ignore[attr-defined]

@@ -1,0 +1,225 @@
+"""The JSON of the Open Inference Protocol v2 (KServe, Triton, MLServer), REST."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from apac.classify.combine import Combine
+from apac.classify.decision import Decision
+from apac.serve.model import Choices, Model
+from apac.serve.pictures import read_picture
+from apac.serve.refusal import Refusal, bad_request
+
+Datatype = Literal["FP32", "UINT8", "BYTES"]
+INPUT = "images"
+OUTPUTS = {  # name: (datatype, whether there is one value per class)
+    "label": ("INT64", False),
+    "class": ("BYTES", False),
+    "log_scores": ("FP64", True),
+    "probabilities": ("FP64", True),
+    "standard_errors": ("FP64", True),
+    "margin": ("FP64", False),
+    "passes": ("INT64", False),
+    "stopped": ("BYTES", False),
+}
+TOP = {"top_labels": "INT64", "top_classes": "BYTES"}  # if the request has top_k
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class Parameters(_Strict):
+    """How to decide: a fixed number of passes, or error and limit of the certified rule."""
+
+    passes: int | None = None
+    error: float | None = None
+    limit: int | None = None
+    seed: int = 0
+    combine: Combine | None = None
+    top_k: int | None = None
+
+    def choices(self) -> Choices:
+        return Choices(**self.model_dump())
+
+
+class RequestInput(_Strict):
+    """Images (n, C, H, W) as FP32 or UINT8, or n image files in base64 as BYTES."""
+
+    name: str
+    datatype: Datatype
+    shape: list[int] = Field(min_length=1, max_length=4)
+    data: list[Any]
+
+
+class RequestOutput(_Strict):
+    name: str
+
+
+class InferRequest(_Strict):
+    id: str | None = Field(default=None, max_length=256)
+    inputs: list[RequestInput] = Field(min_length=1, max_length=1)
+    outputs: list[RequestOutput] | None = None
+    parameters: Parameters = Field(default_factory=Parameters)
+
+
+class ResponseOutput(BaseModel):
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[Any]
+
+
+class InferResponse(BaseModel):
+    model_name: str
+    id: str | None = None
+    outputs: list[ResponseOutput]
+
+
+class ErrorResponse(BaseModel):
+    error: str
+
+
+class TensorMetadata(BaseModel):
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(BaseModel):
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+    parameters: dict[str, Any]
+
+
+def metadata(model: Model) -> ModelMetadata:
+    classes = len(model.run.classes)
+    accepted = ["FP32", *(["UINT8"] if model.takes_pixels else []), *(["BYTES"] if model.takes_pictures else [])]
+    datatype = "UINT8" if model.takes_pixels else "FP32"
+    return ModelMetadata(
+        name=model.name,
+        versions=[],
+        platform="apac",
+        inputs=[TensorMetadata(name=INPUT, datatype=datatype, shape=[-1, *model.run.image_shape])],
+        outputs=[
+            TensorMetadata(name=name, datatype=kind, shape=[-1, classes] if per_class else [-1])
+            for name, (kind, per_class) in OUTPUTS.items()
+        ],
+        parameters={"classes": list(model.run.classes), "datatypes": accepted},
+    )
+
+
+def images_of(model: Model, tensor: RequestInput) -> Tensor:
+    """Return the images of a request as the classifier takes them, (n, C, H, W)."""
+    expected = "n" if tensor.datatype == "BYTES" else f"n, {', '.join(map(str, model.run.image_shape))}"
+    rest = tensor.shape[1:]
+    fits = rest in ([], [1]) if tensor.datatype == "BYTES" else rest == list(model.run.image_shape)
+    if not fits or tensor.shape[0] < 1:
+        raise bad_request(f"the shape of {tensor.datatype} images must be [{expected}] with n of at least 1.")
+    count = tensor.shape[0]
+    if count > model.limits.images:
+        raise Refusal(413, f"a request may have at most {model.limits.images} images.")
+    if tensor.datatype == "BYTES":
+        if not model.takes_pictures:
+            raise bad_request("this model takes no image files; send FP32 images.")
+        return model.normalize(torch.stack([_picture(model, file, i) for i, file in enumerate(_files(tensor, count))]))
+    values = _numbers(tensor.data, math.prod(tensor.shape))
+    if tensor.datatype == "UINT8":
+        if not model.takes_pixels:
+            raise bad_request("this model takes no pixels; send FP32 images.")
+        if values.dtype.kind not in "iu" or values.min() < 0 or values.max() > 255:
+            raise bad_request("UINT8 data must be integers between 0 and 255.")
+        return model.normalize(torch.from_numpy(values.astype(np.uint8)).view(tensor.shape))
+    with np.errstate(over="ignore"):
+        images = torch.from_numpy(values.astype(np.float32)).view(tensor.shape)
+    model.check_images(images)
+    return images
+
+
+def _numbers(data: list[Any], count: int) -> NDArray[Any]:
+    """Return flat or nested numbers as a flat array."""
+    try:
+        values = np.asarray(data)
+    except (ValueError, TypeError, OverflowError):  # lists of different lengths, or nested too deeply
+        values = np.empty(0, object)
+    if values.dtype.kind not in "iuf" or values.size != count:
+        raise bad_request("data must have as many numbers as the shape says.")
+    return values.ravel()
+
+
+def _files(tensor: RequestInput, count: int) -> list[str]:
+    files = [file for entry in tensor.data for file in (entry if isinstance(entry, list) else [entry])]
+    if len(files) != count or not all(isinstance(file, str) for file in files):
+        raise bad_request("BYTES data must have as many strings as the shape says, each a file in base64.")
+    return files
+
+
+def _picture(model: Model, file: str, index: int) -> Tensor:
+    try:
+        content = base64.b64decode(file, validate=True)
+    except (binascii.Error, ValueError):
+        raise bad_request(f"image {index} is not valid base64.") from None
+    return read_picture(model.run, content, model.limits, f"image {index}")[0]
+
+
+def requested(request: InferRequest) -> list[str]:
+    """Return the names of the outputs to send, or refuse unknown ones."""
+    available = [*OUTPUTS, *(TOP if request.parameters.top_k is not None else ())]
+    if request.outputs is None:
+        return available
+    names = [output.name for output in request.outputs]
+    if not names or not set(names) <= set(available):
+        raise bad_request(f"outputs must be among {', '.join(available)}.")
+    return names
+
+
+def outputs(model: Model, decision: Decision, names: Iterable[str], top_k: int | None) -> list[ResponseOutput]:
+    """Return the tensors of a decision of n images."""
+    classes = model.run.classes
+    values: dict[str, Any] = {
+        "label": decision.labels,
+        "class": [classes[label] if label >= 0 else "" for label in decision.labels.tolist()],
+        "log_scores": decision.log_scores,
+        "probabilities": decision.probabilities,
+        "standard_errors": decision.standard_errors,
+        "margin": decision.margins,
+        "passes": decision.passes,
+        "stopped": list(decision.stopped),
+    }
+    if top_k is not None:
+        top = decision.top(top_k)
+        values |= {"top_labels": top, "top_classes": [classes[label] for label in top.flatten().tolist()]}
+    count = len(decision.labels)
+    widths = {name: len(classes) for name, (_, per_class) in OUTPUTS.items() if per_class}
+    widths |= dict.fromkeys(TOP, top_k or 0)
+    kinds = {name: kind for name, (kind, _) in OUTPUTS.items()} | TOP
+    return [
+        ResponseOutput(
+            name=name,
+            datatype=kinds[name],
+            shape=[count, widths[name]] if name in widths else [count],
+            data=flat(values[name]),
+        )
+        for name in names
+    ]
+
+
+def flat(values: Tensor | list[Any]) -> list[Any]:
+    """Return the numbers row by row; JSON has no NaN, which becomes null."""
+    if not isinstance(values, Tensor):
+        return values
+    numbers = values.flatten().tolist()
+    return [None if number != number else number for number in numbers] if values.is_floating_point() else numbers

@@ -1,0 +1,167 @@
+"""The processes: listen, serve, drain and end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from apac.errors import InputError
+from apac.runs.run import load
+from apac.serve.app import build, services_of
+from apac.serve.guard import Guard
+from apac.serve.limits import Limits
+from apac.serve.model import Model
+from apac.serve.signals import KILLED, handled_signals
+from apac.serve.workers import supervise
+
+LOCAL = ("127.0.0.1", "::1", "localhost")
+# A worker that comes back from the network waits for Python at most this long; Python's own 5 ms are a whole batch.
+SWITCH_SECONDS = 0.0005
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+HEADER_SECONDS = 10.0  # for a client to send the header of its first request
+DRAIN_TICKS = 5  # of 0.1 s, in which kept connections are told to close before the server stops to listen
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What `serve` needs."""
+
+    runs: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = None
+    workers: int = 1
+    threads: int | None = None  # of each worker; None: torch's default
+    limits: Limits = field(default_factory=Limits)
+
+
+def model_names(runs: Sequence[str]) -> dict[str, str]:
+    """Return the runs by the names of their folders."""
+    by_name: dict[str, str] = {}
+    for run in runs:
+        name = Path(run).resolve().name
+        if not NAME.fullmatch(name):
+            raise InputError(f"the folder {name!r} has no name for an address; rename it to letters and digits.")
+        if name in by_name:
+            raise InputError(f"two runs are named {name}; rename the folder of one of them.")
+        by_name[name] = run
+    return by_name
+
+
+def application(configuration: Configuration) -> Guard:
+    """Load the runs and return the application that serves them."""
+    limits = configuration.limits
+    models = [Model(name, load(run), limits) for name, run in model_names(configuration.runs).items()]
+    return build(models, limits, configuration.token.encode() if configuration.token else None)
+
+
+def serve(configuration: Configuration) -> None:
+    """Serve until a signal: the first ends after all requests are answered, the second at once."""
+    if configuration.host not in LOCAL and not configuration.token:
+        raise InputError("a server that other machines reach needs a token; give one, or listen at 127.0.0.1.")
+    with _listen(configuration.host, configuration.port) as listener:
+        host, port = listener.getsockname()[:2]
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        guard = application(configuration)  # in the parent of workers too: an error is one sentence, not one per worker
+        print(f"serving {', '.join(services_of(guard).models)} at {address}", flush=True)
+        if configuration.workers > 1:
+            supervise(partial(serve_process, configuration, listener), configuration.workers)
+        else:
+            _run(configuration, guard, listener, is_worker=False)
+
+
+def serve_process(configuration: Configuration, listener: socket.socket) -> None:
+    """Serve in a worker process."""
+    _run(configuration, application(configuration), listener, is_worker=True)
+
+
+def _run(configuration: Configuration, guard: Guard, listener: socket.socket, *, is_worker: bool) -> None:
+    sys.setswitchinterval(SWITCH_SECONDS)
+    if configuration.threads is not None:
+        torch.set_num_threads(configuration.threads)
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(logging.Formatter("%(message)s"))
+    requests = logging.getLogger("apac.serve.requests")
+    requests.handlers, requests.propagate = [lines], False
+    requests.setLevel(logging.INFO)
+    Server(uvicorn_config(guard), guard, is_worker=is_worker).run([listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"cannot listen at {host}, port {port}: {reason}; choose another address or port.") from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def uvicorn_config(guard: Guard) -> uvicorn.Config:
+    limits = guard.limits
+    return uvicorn.Config(
+        guard,
+        http=Protocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=limits.connections,
+        timeout_graceful_shutdown=round(limits.seconds + limits.body_seconds),
+    )
+
+
+class Protocol(H11Protocol):
+    """HTTP connections; one that sends no request in time is closed."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(HEADER_SECONDS, self._close_silent)
+
+    def _close_silent(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """Drains at the first signal and ends with status 0; a second signal ends the process at once."""
+
+    def __init__(self, config: uvicorn.Config, guard: Guard, *, is_worker: bool) -> None:
+        super().__init__(config)
+        self._services = services_of(guard)
+        self._is_worker = is_worker
+        self._ticks_to_drain = DRAIN_TICKS
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        with handled_signals(self.handle_exit):
+            yield
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # The signals of a terminal or a service manager reach a worker too: only its parent ends it at once.
+        if self._services.draining and not self._is_worker:
+            os._exit(KILLED)
+        self._services.draining = True
+
+    async def on_tick(self, counter: int) -> bool:
+        # Responses ask clients to close their connections first: a request on its way is then not lost.
+        if self._services.draining:
+            self._ticks_to_drain -= 1
+            self.should_exit = self._ticks_to_drain <= 0
+        return await super().on_tick(counter)

@@ -1,0 +1,21 @@
+"""Signals of a server."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import FrameType
+
+KILLED = 1  # exit status after a second signal
+
+
+@contextmanager
+def handled_signals(handler: Callable[[int, FrameType | None], None]) -> Generator[None, None, None]:
+    """Pass Ctrl-C and SIGTERM to the handler during the block."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)

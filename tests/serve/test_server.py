@@ -1,0 +1,138 @@
+"""The server as a process: signals, restarts, workers, and the sentences of `apac serve`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+
+from commands import refusal
+from served import process, request, tensor
+
+INFER = "/v2/models/mnist-cnn/infer"
+
+
+def load(address: str, content: bytes, stop: threading.Event, answers: list[bytes], lost: list[str]) -> None:
+    """Send requests over one connection, which the server may close, until it takes no more."""
+    while not stop.is_set():
+        try:
+            with httpx.Client(base_url=address, trust_env=False, timeout=30) as client:
+                response = client.post(INFER, content=content)
+        except httpx.ConnectError:
+            return
+        except httpx.TransportError as error:
+            lost.append(type(error).__name__)
+            return
+        if response.status_code != 200:
+            lost.append(response.text)
+        answers.append(response.content)
+
+
+def test_sigterm_under_load_answers_every_accepted_request_and_ends_with_0(pixels):
+    content = json.dumps(request(tensor(pixels[:4]), passes=32)).encode()
+    stop, lost = threading.Event(), list[str]()
+    answers: list[bytes] = []
+    with process("--port", "0") as (server, address):
+        clients = [threading.Thread(target=load, args=(address, content, stop, answers, lost)) for _ in range(4)]
+        for client in clients:
+            client.start()
+        while len(answers) < 8:
+            time.sleep(0.01)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+        stop.set()
+        for client in clients:
+            client.join()
+    assert not lost
+    assert len(set(answers)) == 1
+
+
+@pytest.mark.slow
+def test_kill_9_and_a_restart_at_the_same_port_give_the_same_bytes(pixels):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    content = json.dumps(request(tensor(pixels[:1]))).encode()
+    answers = []
+    for _ in range(2):
+        with process("--port", port) as (server, address):
+            answers.append(httpx.post(f"{address}{INFER}", content=content, trust_env=False, timeout=60).content)
+            os.kill(server.pid, signal.SIGKILL)
+            server.wait()
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_at_once(pixels):
+    content = json.dumps(request(tensor(pixels[:64]), passes=16_384)).encode()
+    with process("--port", "0") as (server, address):
+        client = threading.Thread(target=load, args=(address, content, threading.Event(), [], []))
+        client.start()
+        time.sleep(1)
+        server.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert server.poll() is None
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(10) == 1
+        client.join()
+
+
+@pytest.mark.slow
+def test_workers_share_the_port_and_the_counts_and_are_replaced(pixels):
+    content = json.dumps(request(tensor(pixels[:1]), passes=16)).encode()
+    with process("--port", "0", "--workers", "2") as (server, address):
+
+        def children() -> set[str]:
+            return set(Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split())
+
+        def infer() -> int:
+            return httpx.post(f"{address}{INFER}", content=content, trust_env=False, timeout=60).status_code
+
+        for _ in range(600):  # until the second worker is ready too
+            if [infer() for _ in range(20)] == [200] * 20:
+                break
+            time.sleep(0.1)
+        counts = httpx.get(f"{address}/metrics", trust_env=False).text
+        assert float(re.search(r'apac_images_total\{model="mnist-cnn"\} (\S+)', counts)[1]) >= 20
+        before = children()
+        victim = next(pid for pid in before if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        os.kill(int(victim), signal.SIGKILL)
+        for _ in range(600):
+            if victim not in children() and len(children()) >= len(before):
+                break
+            time.sleep(0.1)
+        assert victim not in children()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(90) == 0
+
+
+def test_bad_options_are_one_sentence(tmp_path, monkeypatch):
+    token = tmp_path / "token"
+    assert refusal("serve", "mnist-cnn", "--host", "0.0.0.0").endswith("give a token by --token-file.")
+    assert "cannot be read" in refusal("serve", "mnist-cnn", "--token-file", token)
+    token.write_text("short\n")
+    assert "at least 16 characters" in refusal("serve", "mnist-cnn", "--token-file", token)
+    assert "holds no run" in refusal("serve", tmp_path / "nothing", "--port", 0)
+    assert "two runs are named mnist-cnn" in refusal("serve", "mnist-cnn", "mnist-cnn", "--port", 0)
+    assert "must not exceed --queue 5" in refusal("serve", "mnist-cnn", "--queue", "5")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"cannot listen at 127.0.0.1, port {port}: Address already in use" in refusal(
+            "serve", "mnist-cnn", "--port", port
+        )
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    source = Path(__file__).parents[2] / "src/apac/pretrained/mnist-cnn/run.json"
+    payload = json.loads(source.read_text()) | {"complete": False}
+    (unfinished / "run.json").write_text(json.dumps(payload))
+    assert "is not finished; continue it with --resume." in refusal("serve", unfinished, "--port", 0)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    assert refusal("serve", "mnist-cnn").endswith("pip install 'augmented-pattern-classification[serve]'")
