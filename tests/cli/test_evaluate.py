@@ -63,16 +63,16 @@ def test_temperatures_are_fitted_on_held_out_images_or_cross_fitted(run, few, mo
 def test_classify_quotes_how_often_such_answers_were_right(run, few, digit):
     assert "test images" not in succeed("classify", run, digit[0]).stdout
     succeed("evaluate", run, "--rule", "certified", "--limit", 32)
-    (answer,) = json.loads(succeed("classify", run, digit[0], "--json").stdout)
+    (answer,) = json.loads(succeed("classify", run, digit[0], "--limit", 32, "--json").stdout)
     lines = list(csv.DictReader((run / "certified.csv").read_text().splitlines()))
     low, high = answer["probability_of_such_answers"]
     assert low <= answer["probability"] <= high
     such = [line["label"] == line["truth"] for line in lines if low < float(line["probability"]) <= high]
     assert len(such) >= 20
     assert (answer["number_of_such_answers"], answer["accuracy_of_such_answers"]) == (len(such), np.mean(such))
-    text = succeed("classify", run, digit[0]).stdout
+    text = succeed("classify", run, digit[0], "--limit", 32).stdout
     assert f"of {len(such)} test images with a probability of {low:g} to {high:g}, " in text
-    for options in (["--passes", 16], ["--combine", "sum"], ["--plain"]):  # were not evaluated
+    for options in (["--limit", 64], ["--passes", 16], ["--combine", "sum"], ["--plain"]):  # were not evaluated
         (answer,) = json.loads(succeed("classify", run, digit[0], "--json", *options).stdout)
         assert answer["accuracy_of_such_answers"] is None
 
@@ -113,6 +113,7 @@ def test_a_smaller_evaluation_does_not_replace_a_larger_one(run, few):
     succeed("evaluate", run, "--passes", "1,4")
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     result = succeed("evaluate", run, "--passes", "2", "--seed", 3)
+    before["reliability.json"] = (run / "reliability.json").read_bytes()  # of 2 passes was added
     assert "200 images with 1, 4 passes; --overwrite replaces it" in " ".join(result.stdout.split())
     assert "│ APAC     │      2 │" in result.stdout
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
