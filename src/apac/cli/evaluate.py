@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,7 +152,7 @@ def _fixed(files: _Files, run: Run, passes: tuple[int, ...], seed: int) -> None:
     from apac.cli.evaluate_output import print_fixed, write_fixed
     from apac.evaluation.by_class import Predictions
     from apac.evaluation.fixed import evaluate as measure
-    from apac.evaluation.reliability import measure_each, store
+    from apac.evaluation.reliability import measure_each, store, temperatures
     from apac.runs.folder import scores_path
 
     if _mention_no_deformation(run):
@@ -170,7 +170,7 @@ def _fixed(files: _Files, run: Run, passes: tuple[int, ...], seed: int) -> None:
     print_fixed(result, predictions)
     payload = result.to_json() | _described(run, tested) | predictions.to_json()
     if tested.own:
-        measured = measure_each(result.scored, tested.labels, classifier.deformation, _temperatures(run))
+        measured = measure_each(result.scored, tested.labels, classifier.deformation, temperatures(run.choice))
         store(files.out or files.run, measured)
     if not files.keep(folder / "evaluation.json", payload):
         write_fixed(folder, payload, result, predictions)
@@ -239,19 +239,6 @@ def _held_out(run: Run, tested: LabeledImages, progress: Progress) -> tuple[Tens
     if len(apart.images) < MIN_HELD_OUT:
         return None
     return apart.images[:MAX_HELD_OUT], apart.labels[:MAX_HELD_OUT]
-
-
-def _temperatures(run: Run) -> Callable[[str, int], float]:
-    """Return the function from a rule and its passes to the temperature with which the run decides by it."""
-    from apac.classify.rules.fixed import FixedPasses
-
-    def temperature(rule: str, passes: int) -> float:
-        if run.choice is None:
-            return 1.0
-        candidate = run.choice.plain if rule == "plain" else run.choice.candidate(cast(Any, rule))
-        return candidate.temperature(FixedPasses(passes))
-
-    return temperature
 
 
 def _described(run: Run, tested: LabeledImages) -> dict[str, Any]:

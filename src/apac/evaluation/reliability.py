@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from apac.classify.choice import Choice
 from apac.classify.classifier import Classifier
+from apac.classify.combine import Combine
 from apac.classify.rules.base import Rule
 from apac.classify.rules.certified import Certified
 from apac.classify.rules.fixed import FixedPasses
@@ -119,6 +121,18 @@ def measure_each(
         )
         for part in rules
     ]
+
+
+def temperatures(choice: Choice | None) -> Callable[[str, int], float]:
+    """Return the function from a rule and its passes to the temperature that was chosen for it; 1 without a choice."""
+
+    def temperature(rule: str, passes: int) -> float:
+        if choice is None:
+            return 1.0
+        candidate = choice.plain if rule == "plain" else choice.candidate(cast(Combine, rule))
+        return candidate.temperature(FixedPasses(passes))
+
+    return temperature
 
 
 def _merge(parts: list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
