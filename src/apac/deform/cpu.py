@@ -17,7 +17,7 @@ from apac.inference.memory import keep_freed_blocks
 from apac.inference.workers import worker_pool
 
 # Images of up to TILE_PIXELS pixels per tile: enough to amortize the call overhead, few enough to stay in the cache.
-MIN_TILE, MAX_TILE = 32, 1024
+MIN_TILE, MAX_TILE = 128, 1024
 TILE_PIXELS = 32 * 32
 _kernels_enabled = True
 
