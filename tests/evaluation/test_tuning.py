@@ -16,7 +16,6 @@ from torch import Tensor
 
 import apac
 from apac.classify.choice import Choice
-from apac.evaluation.few_images import fit_moderate_temperature
 from apac.randomness import generator
 
 COUNT, CLASSES = 300, 2
@@ -157,13 +156,6 @@ def test_tuning_costs_at_most_as_many_passes_as_six_evaluations():
 
     tuned(counting, 0.1, 0.5, passes=64)
     assert sum(calls) <= 6 * 64 * COUNT
-
-
-def test_all_images_right_do_not_lead_to_certainty():
-    scores = torch.tensor([[3.0, 0.0], [0.0, 3.0]], dtype=torch.float64).repeat(10, 1)
-    labels = torch.tensor([0, 1] * 10)
-    assert 0.3 < fit_moderate_temperature(scores, labels) < 1
-    assert fit_moderate_temperature(scores[:0], labels[:0]) == pytest.approx(1)
 
 
 def test_the_temperature_is_interpolated_in_the_logarithm_of_the_passes():

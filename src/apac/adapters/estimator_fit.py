@@ -19,7 +19,7 @@ from apac.classify.rules.fixed import FixedPasses
 from apac.data.normalize import Identity, Normalization
 from apac.deform.base import Deformation, InputType
 from apac.errors import InputError
-from apac.evaluation.few_images import FOLDS
+from apac.evaluation.calibration import FOLDS
 from apac.evaluation.tuning import MIN_IMAGES, PASSES, choose, measure, pool
 from apac.randomness import generator, seeding
 from apac.training.config import TrainConfig

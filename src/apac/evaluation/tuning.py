@@ -16,8 +16,13 @@ from apac.classify.rules.fixed import FixedPasses
 from apac.classify.scores import Scores, rank
 from apac.deform.base import Deformation, validate_strength
 from apac.errors import InputError
-from apac.evaluation.calibration import negative_log_likelihood, with_temperature
-from apac.evaluation.few_images import FOLDS, cross_fitted_losses, fit_moderate_temperature
+from apac.evaluation.calibration import (
+    FOLDS,
+    cross_fit_temperatures,
+    fit_temperature,
+    negative_log_likelihood,
+    with_temperature,
+)
 from apac.evaluation.labels import validate_classes, validate_labels
 from apac.evaluation.measures import log_scores
 from apac.progress import Progress, no_progress
@@ -121,7 +126,7 @@ def choose(measured: Measured, passes: int, seed: int, *, tolerance: float = 1.0
             f"network was not trained on."
         )
     final = {key: by_passes[max(by_passes)] for key, by_passes in measured.scores.items()}
-    losses = {key: cross_fitted_losses(scores, labels) for key, scores in final.items()}  # (N,) each
+    losses = {key: _cross_fitted_losses(scores, labels) for key, scores in final.items()}  # (N,) each
     best = min(losses.values(), key=lambda loss: float(loss.mean()))
     candidates = {}
     for (strength, combine), loss in losses.items():
@@ -178,8 +183,13 @@ def _prefixes(passes: int) -> tuple[int, ...]:
 def _temperature(scores: Tensor, labels: Tensor, tolerance: float) -> float:
     """Return the fitted temperature, or 1 if that is within `tolerance` standard errors of it on other images."""
     untouched = negative_log_likelihood(with_temperature(scores, 1.0), labels)
-    gain, error = _mean_and_error(untouched - cross_fitted_losses(scores, labels))
-    return fit_moderate_temperature(scores, labels) if gain > tolerance * error + ROUNDING else 1.0
+    gain, error = _mean_and_error(untouched - _cross_fitted_losses(scores, labels))
+    return fit_temperature(scores, labels) if gain > tolerance * error + ROUNDING else 1.0
+
+
+def _cross_fitted_losses(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the negative log-likelihood of each image, (N,), with the temperature of the other four fifths."""
+    return negative_log_likelihood(with_temperature(scores, cross_fit_temperatures(scores, labels)), labels)
 
 
 def _mean_and_error(values: Tensor) -> tuple[float, float]:
