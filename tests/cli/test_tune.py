@@ -44,6 +44,10 @@ def test_tune_prints_the_candidates_and_stores_the_choice_that_all_commands_use(
     assert "120 images are few" in " ".join(output.split())
     for candidate in choice.candidates:
         assert f"{candidate.nll:.4f}" in output
+    (tunable / "tuning.json").write_text("{}")
+    assert "tuning.json is damaged; tune the run again, or remove the file" in refusal("evaluate", tunable)
+    succeed("tune", tunable, "--passes", 4)  # as the sentence says
+    assert apac.load(tunable).choice == choice
     with Image.open(tunable / "tuning.png") as figure:
         assert figure.size[0] > 100
     assert f"tuned: {choice.chosen}" in repr(loaded)

@@ -8,10 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 from apac.classify.classifier import Classifier
-from apac.classify.combine import Combine
+from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.rules.base import Rule
 from apac.classify.rules.fixed import FixedPasses
 from apac.errors import InputError
+from apac.validation import validate_integer, validate_number
 
 WHY_PLAIN = (
     "the network may be too small or too briefly trained to fit its deformed training images, or these may vary more "
@@ -31,6 +32,19 @@ class Candidate:
     above_best: float  # difference in `nll` from the best candidate
     above_best_error: float  # standard error of that difference, image by image
     temperatures: tuple[tuple[int, float], ...]  # (M, temperature) by increasing M
+
+    def __post_init__(self) -> None:
+        for name in ("strength", "error", "nll", "nll_error", "above_best_error"):
+            validate_number(self, name, minimum=0)
+        validate_number(self, "above_best")
+        if self.combine not in COMBINATIONS:
+            raise InputError(f"the combine of a Candidate must be one of {', '.join(COMBINATIONS)}.")
+        numbers, values = [m for m, _ in self.temperatures], [t for _, t in self.temperatures]
+        valid = all(isinstance(m, int) and m >= 1 for m in numbers) and all(0 < t < math.inf for t in values)
+        if not (numbers and valid and numbers == sorted(set(numbers))):
+            raise InputError(
+                "the temperatures of a Candidate must be numbers above 0, by increasing M."
+            )
 
     def temperature(self, rule: Rule) -> float:
         """Return the temperature for a rule: interpolated in log M, and that of the largest M if M is not fixed."""
@@ -69,6 +83,19 @@ class Choice:
     gain_error: float  # standard error of that difference, image by image
     candidates: tuple[Candidate, ...]  # the plain prediction first
     notes: tuple[str, ...] = ()  # what limits the comparison, in sentences
+
+    def __post_init__(self) -> None:
+        for name in ("images", "passes"):
+            validate_integer(self, name, minimum=1)
+        validate_integer(self, "seed")
+        validate_number(self, "strength", minimum=0)
+        validate_number(self, "gain")
+        validate_number(self, "gain_error", minimum=0)
+        keys = [(candidate.strength, candidate.combine) for candidate in self.candidates]
+        if (self.strength, self.combine) not in keys or keys[0][0]:
+            raise InputError("the candidates of a Choice must include the chosen one, and the first must be plain.")
+        if not all(isinstance(note, str) for note in self.notes):
+            raise InputError("the notes of a Choice must be sentences.")
 
     @property
     def plain(self) -> Candidate:
@@ -126,10 +153,7 @@ class Choice:
     @staticmethod
     def from_json(payload: dict[str, Any]) -> Choice:
         candidates = tuple(
-            Candidate(**{**item, "temperatures": tuple((int(m), float(t)) for m, t in item["temperatures"])})
+            Candidate(**{**item, "temperatures": tuple((m, t) for m, t in item["temperatures"])})
             for item in payload["candidates"]
         )
-        choice = Choice(**{**payload, "candidates": candidates, "notes": tuple(payload["notes"])})
-        if choice.strength not in {candidate.strength for candidate in candidates}:
-            raise InputError("the candidates of a choice must include the chosen one.")
-        return choice
+        return Choice(**{**payload, "candidates": candidates, "notes": tuple(payload["notes"])})

@@ -48,10 +48,10 @@ def tune(
     from apac.runs.tuning_file import write_choice
 
     rule = FixedPasses(passes)
-    loaded = load(run)
+    loaded = load(run, paper_rule=True)  # whatever an earlier choice is
     with show_progress() as progress:
         held_out = images_held_out(loaded, data=data, progress=progress)
-        classifier = loaded.classifier(rule, seed=seed, paper_rule=True)
+        classifier = loaded.classifier(rule, seed=seed)
         choice = choose(classifier, held_out.images, held_out.labels, progress=progress)
     print_table(candidates(choice))
     for sentence in (choice.advice, *choice.notes):
