@@ -10,6 +10,7 @@ from typing import Any
 from apac.classify.classifier import Classifier
 from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.rules.base import Rule
+from apac.classify.rules.exhaustive import Exhaustive
 from apac.classify.rules.fixed import FixedPasses
 from apac.errors import InputError
 from apac.validation import validate_integer, validate_number
@@ -42,9 +43,7 @@ class Candidate:
         numbers, values = [m for m, _ in self.temperatures], [t for _, t in self.temperatures]
         valid = all(isinstance(m, int) and m >= 1 for m in numbers) and all(0 < t < math.inf for t in values)
         if not (numbers and valid and numbers == sorted(set(numbers))):
-            raise InputError(
-                "the temperatures of a Candidate must be numbers above 0, by increasing M."
-            )
+            raise InputError("the temperatures of a Candidate must be numbers above 0, by increasing M.")
 
     def temperature(self, rule: Rule) -> float:
         """Return the temperature for a rule: interpolated in log M, and that of the largest M if M is not fixed."""
@@ -113,39 +112,58 @@ class Choice:
     def apply(self, classifier: Classifier, combine: Combine | None = None) -> Classifier:
         """Return the classifier with this choice; its deformation is the one that was tuned, at strength 1.
 
-        `combine` overrides that of the choice. If the plain prediction is chosen, one pass decides.
+        `combine` overrides that of the choice. If the plain prediction is chosen, one pass decides. `Exhaustive` stays
+        at strength 1 only: the values of a scaled deformation may not be equally likely, so that random passes decide,
+        as many as were compared.
         """
         combine = combine or self.combine
+        rule = classifier.rule
+        if isinstance(rule, Exhaustive) and self.strength != 1:
+            rule = FixedPasses(self.passes)
+        if not self.strength:
+            rule = FixedPasses(1)
         return replace(
             classifier,
             deformation=classifier.deformation.scaled(self.strength),
-            rule=classifier.rule if self.strength else FixedPasses(1),
+            rule=rule,
             combine=combine,
-            temperature=self.candidate(combine).temperature(classifier.rule),
+            temperature=self.candidate(combine).temperature(rule),
         )
 
     def __str__(self) -> str:
         temperature = f"temperature {self.chosen.temperatures[-1][1]:.3g}"
-        return f"{self.chosen}, {temperature} (tuned on {self.images:,} held-out images)"
+        return f"{self.chosen}, {temperature} (tuned on {self.images:,} images)"
 
     @property
     def advice(self) -> str:
         """What to do, and why, in sentences."""
         chosen, plain = self.chosen, self.plain
+        once = f"at one pass instead of {self.passes:,}"
         if not self.strength:
             best = min(self.candidates[1:], key=lambda candidate: candidate.nll)
-            return (
-                f"Plain prediction is the better choice for this network: its calibrated negative log-likelihood is "
-                f"{plain.nll:.4f}, and the best of APAC is {best.nll:.4f} ({best}), {best.above_best:.4f} ± "
-                f"{best.above_best_error:.4f} above it. This may be because {WHY_PLAIN}."
+            difference = best.nll - plain.nll
+            error = max(best.above_best_error, plain.above_best_error)  # one of the two is the best, and has 0
+            compared = (
+                f"its calibrated negative log-likelihood is {plain.nll:.4f}, that of the best of APAC {best.nll:.4f} "
+                f"({best}); the difference of {difference:.4f} ± {error:.4f}"
             )
-        by_chance = abs(self.gain) <= 2 * self.gain_error
+            if difference <= 2 * error:
+                return f"Decide by plain prediction, which is as good here, {once}: {compared} may be chance."
+            return (
+                f"Plain prediction is the better choice for this network: {compared} is more than chance. This may be "
+                f"because {WHY_PLAIN}."
+            )
         paper = "the paper's rule, " if (self.strength, self.combine) == (1, "product") else ""
-        return (
-            f"Decide by APAC with {paper}{chosen}: its calibrated negative log-likelihood is {chosen.nll:.4f}, that of "
-            f"the plain prediction {plain.nll:.4f}; the difference of {self.gain:.4f} ± {self.gain_error:.4f} "
-            f"{'may be chance' if by_chance else 'is more than chance'}."
+        compared = (
+            f"its calibrated negative log-likelihood is {chosen.nll:.4f}, that of the plain prediction "
+            f"{plain.nll:.4f}; the difference of {self.gain:.4f} ± {self.gain_error:.4f}"
         )
+        if self.gain <= 2 * self.gain_error:
+            return (
+                f"The choice is APAC with {paper}{chosen}, but plain prediction is as good here, {once}: {compared} "
+                f"may be chance."
+            )
+        return f"Decide by APAC with {paper}{chosen}: {compared} is more than chance."
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
