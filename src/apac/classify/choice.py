@@ -155,7 +155,7 @@ class Choice:
             )
         paper = "the paper's rule, " if (self.strength, self.combine) == (1, "product") else ""
         compared = (
-            f"its calibrated negative log-likelihood is {chosen.nll:.4f}, that of the plain prediction "
+            f"the calibrated negative log-likelihood of APAC is {chosen.nll:.4f}, that of the plain prediction "
             f"{plain.nll:.4f}; the difference of {self.gain:.4f} ± {self.gain_error:.4f}"
         )
         if self.gain <= 2 * self.gain_error:
