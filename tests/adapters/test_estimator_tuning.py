@@ -80,3 +80,34 @@ def test_each_sample_is_measured_by_a_network_that_was_not_trained_on_it():
 def test_too_few_samples_are_refused(blobs):
     with pytest.raises(apac.InputError, match="9 samples are too few for tune=True; it needs at least 10"):
         quick(tune=True).fit(blobs[0][:9], blobs[1][:9])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"tune": "yes"}, "tune must be True or False, got 'yes'"),
+        ({"tune": True, "combine": "sum"}, "tune=True chooses the combination itself; omit combine='sum'"),
+        ({"tune": True, "deformation": apac.Compose()}, "there is no deformation"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_before_the_training(blobs, options, sentence, monkeypatch):
+    monkeypatch.delattr("apac.adapters.sklearn.Training.run")
+    with pytest.raises(apac.InputError, match=sentence):
+        quick(**options).fit(*blobs)
+
+
+def test_the_note_on_few_samples_does_not_promise_the_papers_rule(blobs):
+    X, y = blobs
+    (note,) = quick(tune=True, epochs=1, rule=apac.FixedPasses(1)).fit(X, y).choice_.notes
+    assert note.startswith("120 images are few")
+    assert note.endswith("so the choice may be chance.")
+
+
+def test_an_exhaustive_rule_is_tuned():
+    X = np.random.default_rng(0).uniform(size=(40, 1, 4, 4))
+    y = np.arange(40) % 2
+    options = {"deformation": apac.Flip(), "rule": apac.Exhaustive(), "input_type": "images", "epochs": 1}
+    classifier = quick(tune=True, **options).fit(X, y)
+    expected: dict[float, apac.FixedPasses] = {0: apac.FixedPasses(1), 1: apac.Exhaustive()}
+    assert classifier.classifier_.rule == expected.get(classifier.strength_, apac.FixedPasses(64))
+    assert classifier.predict(X).shape == (40,)

@@ -44,6 +44,10 @@ def test_tune_prints_the_candidates_and_stores_the_choice_that_all_commands_use(
     assert "120 images are few" in " ".join(output.split())
     for candidate in choice.candidates:
         assert f"{candidate.nll:.4f}" in output
+    (tunable / "tuning.json").write_text("{}")
+    assert "tuning.json is damaged; tune the run again, or remove the file" in refusal("evaluate", tunable)
+    succeed("tune", tunable, "--passes", 4)  # as the sentence says
+    assert apac.load(tunable).choice == choice
     with Image.open(tunable / "tuning.png") as figure:
         assert figure.size[0] > 100
     assert f"tuned: {choice.chosen}" in repr(loaded)
@@ -98,3 +102,15 @@ def test_tune_refuses_in_one_sentence_what_it_cannot_do(run, tmp_path, few):
     )
     assert "holds no run" in refusal("tune", tmp_path / "nothing")
     assert "must be an integer of at least 1" in refusal("tune", run, "--passes", 0)
+
+
+def test_tune_speaks_of_options(tunable, tmp_path):
+    assert refusal("tune", tunable, "--data", "mnist").endswith("its training data, mnist-5k; omit --data mnist.")
+    succeed("train", "--out", tmp_path / "small", "--epochs", 1, "--validation-fraction", 0.02)
+    sentence = refusal("tune", tmp_path / "small", "--passes", 1)
+    assert (
+        "8 images are too few to tune on; 10 are needed, better some hundreds: train again with a larger " in sentence
+    )
+    assert sentence.endswith("--validation-fraction.")
+    succeed("train", "--out", tmp_path / "plain", "--epochs", 1, "--plain")
+    assert "there is no deformation" in refusal("tune", tmp_path / "plain")

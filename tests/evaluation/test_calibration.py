@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
 from sklearn.metrics import log_loss
 
 from apac.evaluation import calibration
@@ -36,22 +37,41 @@ def test_likelihood_and_brier_score_agree_with_scikit_learn(scores, labels):
     assert brier == pytest.approx(np.mean(np.sum((log_probabilities.exp().numpy() - truth) ** 2, axis=1)), rel=1e-12)
 
 
-def test_the_temperature_minimizes_the_likelihood(scores, labels):
-    def likelihood(log_temperature: float) -> float:
-        log_probabilities = calibration.with_temperature(scores, float(np.exp(log_temperature)))
-        return float(calibration.negative_log_likelihood(log_probabilities, labels).mean())
+def fitted_by_scipy(scores: np.ndarray, labels: np.ndarray) -> float:
+    """Return the mode of the posterior of the temperature, for the prior ln temperature ~ N(0, 1)."""
 
-    ours = calibration.fit_temperature(scores, labels)
-    best = minimize_scalar(likelihood, bracket=(-1, 2))
-    assert likelihood(np.log(ours)) <= best.fun + 1e-12
-    assert ours == pytest.approx(float(np.exp(best.x)), rel=1e-4)
-    assert calibration.fit_temperature(2 * scores, labels) == pytest.approx(2 * ours, rel=1e-9)
+    def objective(x: float) -> float:
+        return float(-log_softmax(scores / np.exp(x), axis=1)[np.arange(len(labels)), labels].sum() + x**2 / 2)
+
+    return float(np.exp(minimize_scalar(objective, bracket=(-1, 1), tol=1e-10).x))
 
 
-def test_a_temperature_stays_finite_where_there_is_no_best_one(scores):
-    right = scores.argmax(dim=1)
-    assert calibration.fit_temperature(scores, right) == pytest.approx(1e-3, rel=1e-3)
-    assert calibration.fit_temperature(-scores, right) == pytest.approx(1e3, rel=1e-3)
+@pytest.mark.parametrize("images", [1, 10, 400])
+@pytest.mark.parametrize("factor", [-1.0, 0.1, 1.0, 10.0])
+def test_the_temperature_is_the_mode_of_its_posterior(scores, labels, images, factor):
+    values, truth = factor * scores[:images], labels[:images]
+    expected = fitted_by_scipy(values.numpy(), truth.numpy())
+    assert calibration.fit_temperature(values, truth) == pytest.approx(expected, rel=1e-5)  # its minimum is flat
+
+
+def test_few_images_that_are_all_right_or_all_wrong_have_a_moderate_temperature():
+    """With a margin of m in two classes, ln T = -N m / T / (1 + exp(m / T)), and the sign changes for wrong images."""
+    for count, margin in ((1, 3.0), (20, 3.0), (20, -3.0)):
+        scores = torch.tensor([[margin, 0.0]], dtype=torch.float64).repeat(count, 1)
+        t = calibration.fit_temperature(scores, torch.zeros(count, dtype=torch.long))
+        assert np.log(t) == pytest.approx(-count * margin / t / (1 + np.exp(margin / t)), rel=1e-9)
+        assert 0.3 < t < 30
+        assert (t < 1) == (margin > 0)
+    assert calibration.fit_temperature(scores[:0], torch.zeros(0, dtype=torch.long)) == 1
+
+
+def test_cross_fitting_takes_the_other_four_fifths(scores, labels):
+    found = calibration.cross_fit_temperatures(scores, labels)
+    for k in range(5):
+        others = np.arange(400) % 5 != k
+        expected = fitted_by_scipy(scores.numpy()[others], labels.numpy()[others])
+        assert found[k::5].tolist() == pytest.approx([expected] * 80, rel=1e-5)
+    assert calibration.cross_fit_temperatures(scores[:1], labels[:1]).tolist() == [1]  # the prior's
 
 
 def test_the_calibration_error_agrees_with_numpy(scores, labels):

@@ -16,7 +16,6 @@ from torch import Tensor
 
 import apac
 from apac.classify.choice import Choice
-from apac.evaluation.few_images import fit_moderate_temperature
 from apac.randomness import generator
 
 COUNT, CLASSES = 300, 2
@@ -51,6 +50,22 @@ def test_losses_and_temperatures_are_those_of_an_independent_optimization():
     images, labels = samples(0.7)
     truth, rows = labels.numpy(), np.arange(COUNT)
     losses: dict[tuple[float, str], Any] = {}
+    moves = set()
+
+    def fit(values: Any, where: Any) -> float:
+        def objective(x: float) -> float:  # minus the log-posterior of ln temperature
+            return float(-log_softmax(values / np.exp(x), axis=1)[where, truth[where]].sum() + x**2 / 2)
+
+        return float(np.exp(minimize_scalar(objective, bracket=(-1, 1), tol=1e-10).x))
+
+    def cross_fitted(values: Any, fixed: bool = False) -> Any:
+        loss = np.empty(COUNT)
+        for k in range(5):
+            inside = rows % 5 == k
+            calibrated = log_softmax(values / (1 if fixed else fit(values, rows[~inside])), axis=1)
+            loss[inside] = -calibrated[rows[inside], truth[inside]]
+        return loss
+
     for candidate in choice.candidates:
         scores = {}
         for passes, _ in candidate.temperatures:
@@ -58,27 +73,18 @@ def test_losses_and_temperatures_are_those_of_an_independent_optimization():
             classifier = apac.Classifier(overfitted, u, apac.FixedPasses(passes), combine=candidate.combine)
             scores[passes] = classifier.decide(images).log_probabilities.numpy()
 
-        def fit(values: Any, where: Any) -> float:
-            def objective(x: float) -> float:  # minus the log-posterior of ln temperature
-                return float(-log_softmax(values / np.exp(x), axis=1)[where, truth[where]].sum() + x**2 / 2)
-
-            return float(np.exp(minimize_scalar(objective, bracket=(-1, 1), tol=1e-10).x))
-
         last = scores[candidate.temperatures[-1][0]]
-        loss = np.empty(COUNT)
-        for k in range(5):
-            inside = rows % 5 == k
-            calibrated = log_softmax(last / fit(last, rows[~inside]), axis=1)
-            loss[inside] = -calibrated[rows[inside], truth[inside]]
+        loss = cross_fitted(last)
         losses[candidate.strength, candidate.combine] = loss
         assert candidate.nll == pytest.approx(loss.mean(), abs=1e-6)
         assert candidate.nll_error == pytest.approx(loss.std(ddof=1) / COUNT**0.5, abs=1e-6)
         assert candidate.error == (last.argmax(axis=1) != truth).mean()
         for passes, temperature in candidate.temperatures:
-            assert temperature in (1, pytest.approx(fit(scores[passes], rows), rel=1e-5))
-        untouched = -log_softmax(last, axis=1)[rows, truth] - loss
-        moved = untouched.mean() > untouched.std(ddof=1) / COUNT**0.5 + 1e-4
-        assert (candidate.temperatures[-1][1] != 1) == moved  # 1, if it is within one standard error
+            gain = cross_fitted(scores[passes], fixed=True) - cross_fitted(scores[passes])
+            moved = gain.mean() > gain.std(ddof=1) / COUNT**0.5 + 1e-4  # otherwise 1 is within one standard error
+            moves.add(bool(moved))
+            assert temperature == pytest.approx(fit(scores[passes], rows) if moved else 1, rel=1e-5)
+    assert moves == {True, False}  # so that both cases are compared
     best = min(losses.values(), key=lambda loss: loss.mean())
     for candidate in choice.candidates:
         difference = losses[candidate.strength, candidate.combine] - best
@@ -126,6 +132,7 @@ def test_of_candidates_within_one_standard_error_the_closest_to_the_papers_rule_
     choice = tuned(smooth, 0.0, 0.5)  # without noise all candidates are the same, up to rounding
     assert (choice.strength, choice.combine) == (1, "product")
     assert "the paper's rule" in choice.advice
+    assert "plain prediction is as good here, at one pass instead of 16" in choice.advice
     assert "may be chance" in choice.advice
     for other in (tuned(overfitted, 0.15, 0.7), tuned(overfitted, 1.0, 0.7), tuned(smooth, 2.0, 0.5)):
         within = [c for c in other.candidates if c.above_best <= c.above_best_error + 1e-4]
@@ -159,13 +166,6 @@ def test_tuning_costs_at_most_as_many_passes_as_six_evaluations():
     assert sum(calls) <= 6 * 64 * COUNT
 
 
-def test_all_images_right_do_not_lead_to_certainty():
-    scores = torch.tensor([[3.0, 0.0], [0.0, 3.0]], dtype=torch.float64).repeat(10, 1)
-    labels = torch.tensor([0, 1] * 10)
-    assert 0.3 < fit_moderate_temperature(scores, labels) < 1
-    assert fit_moderate_temperature(scores[:0], labels[:0]) == pytest.approx(1)
-
-
 def test_the_temperature_is_interpolated_in_the_logarithm_of_the_passes():
     chosen = replace(tuned(smooth, 0.1, 0.5).chosen, temperatures=((1, 2.0), (4, 1.0), (64, 0.5)))
     expected = {1: 2.0, 2: 1.5, 4: 1.0, 16: 0.75, 64: 0.5, 1000: 0.5}
@@ -197,6 +197,8 @@ def test_few_images_and_missing_classes_are_said():
     assert few[0].startswith("40 images are few")
     one_class = apac.tune(classifier, images[::2], labels[::2]).notes
     assert one_class[0].startswith("1 of 2 classes have no images here (1)")
+    named = apac.tune(classifier, images[::2], labels[::2], classes=("cat", "dog")).notes
+    assert named[0].startswith("1 of 2 classes have no images here (dog)")
 
 
 def test_a_deformation_without_strengths_is_refused_or_compared_at_0_and_1():
@@ -221,6 +223,8 @@ def test_a_deformation_without_strengths_is_refused_or_compared_at_0_and_1():
     [
         ({"passes": 0}, "passes of a FixedPasses must be an integer of at least 1"),
         ({"strengths": 1.0}, "strengths must be a sequence"),
+        ({"strengths": (0,)}, r"strengths must have a number above 0, such as \(0, 0.5, 1\)"),
+        ({"strengths": ()}, "strengths must have a number above 0"),
         ({"strengths": (1, -1)}, "strength of a deformation must be a number of at least 0"),
     ],
 )
@@ -230,3 +234,39 @@ def test_bad_arguments_are_refused(options, sentence):
         apac.tune(classifier, *samples(0.5), **options)
     with pytest.raises(apac.InputError, match="labels must be between 0 and 1"):
         apac.tune(classifier, samples(0.5)[0], torch.full((COUNT,), 2))
+
+
+def test_a_classifier_without_deformation_has_nothing_to_tune():
+    with pytest.raises(apac.InputError, match=r"there is no deformation, .* nothing to tune"):
+        apac.tune(apac.Classifier(smooth, apac.Compose()), *samples(0.5))
+
+
+def test_the_advice_says_when_plain_prediction_wins_by_chance_alone():
+    choice = tuned(smooth, 8.0, 0.3)
+    assert "is more than chance" in choice.advice
+    best = min(choice.candidates[1:], key=lambda candidate: candidate.nll)
+    close = replace(best, above_best_error=best.above_best)  # one standard error
+    candidates = tuple(close if candidate == best else candidate for candidate in choice.candidates)
+    advice = replace(choice, candidates=candidates).advice
+    assert advice.startswith("Decide by plain prediction, which is as good here, at one pass instead of 16")
+    assert f"{best.above_best:.4f} ± {best.above_best:.4f} may be chance" in advice
+
+
+def test_an_exhaustive_rule_is_tuned_with_random_passes():
+    images = torch.eye(2, dtype=torch.float64).repeat(30, 1).view(60, 1, 1, 2)
+    labels = torch.arange(60) % 2
+    exhaustive = apac.Classifier(lambda x: x.flatten(1), apac.Flip(), apac.Exhaustive())
+    choice = apac.tune(exhaustive, images, labels)
+    assert choice == apac.tune(replace(exhaustive, rule=apac.FixedPasses(64)), images, labels)
+    assert choice.passes == 64
+    for strength, rule in ((0, apac.FixedPasses(1)), (0.5, apac.FixedPasses(64)), (1, apac.Exhaustive())):
+        applied = replace(choice, strength=strength, combine="product").apply(exhaustive)
+        assert applied.rule == rule
+        assert applied.decide(images[:2]).labels.shape == (2,)
+
+
+def test_the_passes_of_the_comparison_follow_the_rule():
+    images, labels = samples(0.5)
+    for rule, passes in ((apac.FixedPasses(2), 2), (apac.Certified(limit=16), 16), (apac.Certified(), 64)):
+        classifier = apac.Classifier(smooth, apac.Jitter(0.1), rule)
+        assert apac.tune(classifier, images[:20], labels[:20], strengths=(1,)).passes == passes

@@ -86,10 +86,25 @@ def test_a_damaged_choice_or_one_of_another_run_is_refused(copy):
         {**payload, "deformation": 1},
         [],
     ]
+    first, *others = payload["choice"]["candidates"]
+    bad_candidates = [
+        {**first, "temperatures": []},
+        {**first, "temperatures": [[1, 0.0]]},
+        {**first, "temperatures": [[1, "x"]]},
+        {**first, "temperatures": [[4, 1.0], [1, 1.0]]},
+        {**first, "temperatures": [[0, 1.0]]},
+        {**first, "combine": "mean"},
+        {**first, "nll": float("nan")},
+        {**first, "strength": 0.25},
+    ]
+    bad_values = [("images", "x"), ("passes", 0), ("seed", None), ("gain", "x"), ("notes", [1]), ("combine", "mean")]
+    bad_values += [("candidates", [candidate, *others]) for candidate in bad_candidates] + [("candidates", [])]
+    cases += [{**payload, "choice": {**payload["choice"], name: value}} for name, value in bad_values]
     for damaged in cases:
         path.write_text(json.dumps(damaged))
         with pytest.raises(apac.StorageError, match=r"tuning\.json is damaged; tune the run again, or remove the file"):
             apac.load(copy)
+        assert apac.load(copy, paper_rule=True).choice is None
     write_choice(copy, CHOICE, apac.Flip())
     with pytest.raises(apac.InputError, match=r"tuning\.json belongs to a run with another deformation"):
         apac.load(copy)

@@ -15,12 +15,11 @@ from apac.classify.choice import Choice
 from apac.classify.classifier import Classifier
 from apac.classify.combine import Combine
 from apac.classify.rules.base import Rule
-from apac.classify.rules.fixed import FixedPasses
 from apac.data.normalize import Identity, Normalization
 from apac.deform.base import Deformation, InputType
 from apac.errors import InputError
-from apac.evaluation.few_images import FOLDS
-from apac.evaluation.tuning import MIN_IMAGES, PASSES, choose, measure, pool
+from apac.evaluation.calibration import FOLDS
+from apac.evaluation.tuning import MIN_IMAGES, choose, measure, passes_to_compare, pool
 from apac.randomness import generator, seeding
 from apac.training.config import TrainConfig
 
@@ -102,7 +101,7 @@ class Training:
         """
         if len(data.array) < MIN_IMAGES:
             raise InputError(f"{len(data.array)} samples are too few for tune=True; it needs at least {MIN_IMAGES}.")
-        passes = self.rule.limit if isinstance(self.rule, FixedPasses) else min(PASSES, self.rule.limit)
+        passes = passes_to_compare(self.rule)
         fold = _stratified_folds(data.labels, self.config.seed)
         parts = []
         for k in range(FOLDS):

@@ -31,6 +31,7 @@ from apac.classify.rules.base import Rule
 from apac.classify.rules.certified import Certified
 from apac.deform.base import Deformation, InputType
 from apac.deform.jitter import Jitter
+from apac.evaluation.tuning import validate_tunable
 from apac.randomness import generator
 from apac.training.config import TrainConfig
 from apac.validation import validate_integer, validate_number, validate_positive
@@ -61,10 +62,11 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     rule : FixedPasses or Certified, default Certified(error=0.01, limit=1024)
         Stopping rule for the passes of a sample. Its parameters are `rule__error` etc.
     combine : "product" or "sum"
-        Combination of the softmaxes of all passes; the paper uses the product.
+        Combination of the softmaxes of all passes; the paper uses the product. With `tune`, leave it at "product".
     tune : bool
         Whether to choose the strength of the deformation, the combination and the temperature of the probabilities, by
-        five-fold cross-validation: five more trainings. If the plain prediction does better, it is used.
+        five-fold cross-validation: five more trainings. If the plain prediction does better, it is used. The rule
+        `Exhaustive` is kept at strength 1 only; random passes decide at others.
     epochs : int
         Number of epochs. One epoch has as many virtual samples as there are training samples.
     batch_size : int
@@ -247,6 +249,12 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         validate_number(parameters, "weight_decay", minimum=0)
         if not isinstance(self._resolved("deformation"), Deformation):
             raise InputError(f"the deformation must be a Deformation, got {self.deformation!r}.")
+        if not isinstance(self.tune, bool | np.bool_):
+            raise InputError(f"tune must be True or False, got {self.tune!r}.")
+        if self.tune:
+            if self.combine != "product":
+                raise InputError(f"tune=True chooses the combination itself; omit combine={self.combine!r}.")
+            validate_tunable(self._resolved("deformation"))
 
     def _validate_samples(self, X: ArrayLike) -> Tensor:
         """Validate X and return samples (N, C, H, W)."""

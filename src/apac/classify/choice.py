@@ -8,10 +8,12 @@ from itertools import pairwise
 from typing import Any
 
 from apac.classify.classifier import Classifier
-from apac.classify.combine import Combine
+from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.rules.base import Rule
+from apac.classify.rules.exhaustive import Exhaustive
 from apac.classify.rules.fixed import FixedPasses
 from apac.errors import InputError
+from apac.validation import validate_integer, validate_number
 
 WHY_PLAIN = (
     "the network may be too small or too briefly trained to fit its deformed training images, or these may vary more "
@@ -31,6 +33,17 @@ class Candidate:
     above_best: float  # difference in `nll` from the best candidate
     above_best_error: float  # standard error of that difference, image by image
     temperatures: tuple[tuple[int, float], ...]  # (M, temperature) by increasing M
+
+    def __post_init__(self) -> None:
+        for name in ("strength", "error", "nll", "nll_error", "above_best_error"):
+            validate_number(self, name, minimum=0)
+        validate_number(self, "above_best")
+        if self.combine not in COMBINATIONS:
+            raise InputError(f"the combine of a Candidate must be one of {', '.join(COMBINATIONS)}.")
+        numbers, values = [m for m, _ in self.temperatures], [t for _, t in self.temperatures]
+        valid = all(isinstance(m, int) and m >= 1 for m in numbers) and all(0 < t < math.inf for t in values)
+        if not (numbers and valid and numbers == sorted(set(numbers))):
+            raise InputError("the temperatures of a Candidate must be numbers above 0, by increasing M.")
 
     def temperature(self, rule: Rule) -> float:
         """Return the temperature for a rule: interpolated in log M, and that of the largest M if M is not fixed."""
@@ -70,6 +83,19 @@ class Choice:
     candidates: tuple[Candidate, ...]  # the plain prediction first
     notes: tuple[str, ...] = ()  # what limits the comparison, in sentences
 
+    def __post_init__(self) -> None:
+        for name in ("images", "passes"):
+            validate_integer(self, name, minimum=1)
+        validate_integer(self, "seed")
+        validate_number(self, "strength", minimum=0)
+        validate_number(self, "gain")
+        validate_number(self, "gain_error", minimum=0)
+        keys = [(candidate.strength, candidate.combine) for candidate in self.candidates]
+        if (self.strength, self.combine) not in keys or keys[0][0]:
+            raise InputError("the candidates of a Choice must include the chosen one, and the first must be plain.")
+        if not all(isinstance(note, str) for note in self.notes):
+            raise InputError("the notes of a Choice must be sentences.")
+
     @property
     def plain(self) -> Candidate:
         return self.candidates[0]
@@ -86,39 +112,58 @@ class Choice:
     def apply(self, classifier: Classifier, combine: Combine | None = None) -> Classifier:
         """Return the classifier with this choice; its deformation is the one that was tuned, at strength 1.
 
-        `combine` overrides that of the choice. If the plain prediction is chosen, one pass decides.
+        `combine` overrides that of the choice. If the plain prediction is chosen, one pass decides. `Exhaustive` stays
+        at strength 1 only: the values of a scaled deformation may not be equally likely, so that random passes decide,
+        as many as were compared.
         """
         combine = combine or self.combine
+        rule = classifier.rule
+        if isinstance(rule, Exhaustive) and self.strength != 1:
+            rule = FixedPasses(self.passes)
+        if not self.strength:
+            rule = FixedPasses(1)
         return replace(
             classifier,
             deformation=classifier.deformation.scaled(self.strength),
-            rule=classifier.rule if self.strength else FixedPasses(1),
+            rule=rule,
             combine=combine,
-            temperature=self.candidate(combine).temperature(classifier.rule),
+            temperature=self.candidate(combine).temperature(rule),
         )
 
     def __str__(self) -> str:
         temperature = f"temperature {self.chosen.temperatures[-1][1]:.3g}"
-        return f"{self.chosen}, {temperature} (tuned on {self.images:,} held-out images)"
+        return f"{self.chosen}, {temperature} (tuned on {self.images:,} images)"
 
     @property
     def advice(self) -> str:
         """What to do, and why, in sentences."""
         chosen, plain = self.chosen, self.plain
+        once = f"at one pass instead of {self.passes:,}"
         if not self.strength:
             best = min(self.candidates[1:], key=lambda candidate: candidate.nll)
-            return (
-                f"Plain prediction is the better choice for this network: its calibrated negative log-likelihood is "
-                f"{plain.nll:.4f}, and the best of APAC is {best.nll:.4f} ({best}), {best.above_best:.4f} ± "
-                f"{best.above_best_error:.4f} above it. This may be because {WHY_PLAIN}."
+            difference = best.nll - plain.nll
+            error = max(best.above_best_error, plain.above_best_error)  # one of the two is the best, and has 0
+            compared = (
+                f"its calibrated negative log-likelihood is {plain.nll:.4f}, that of the best of APAC {best.nll:.4f} "
+                f"({best}); the difference of {difference:.4f} ± {error:.4f}"
             )
-        by_chance = abs(self.gain) <= 2 * self.gain_error
+            if difference <= 2 * error:
+                return f"Decide by plain prediction, which is as good here, {once}: {compared} may be chance."
+            return (
+                f"Plain prediction is the better choice for this network: {compared} is more than chance. This may be "
+                f"because {WHY_PLAIN}."
+            )
         paper = "the paper's rule, " if (self.strength, self.combine) == (1, "product") else ""
-        return (
-            f"Decide by APAC with {paper}{chosen}: its calibrated negative log-likelihood is {chosen.nll:.4f}, that of "
-            f"the plain prediction {plain.nll:.4f}; the difference of {self.gain:.4f} ± {self.gain_error:.4f} "
-            f"{'may be chance' if by_chance else 'is more than chance'}."
+        compared = (
+            f"the calibrated negative log-likelihood of APAC is {chosen.nll:.4f}, that of the plain prediction "
+            f"{plain.nll:.4f}; the difference of {self.gain:.4f} ± {self.gain_error:.4f}"
         )
+        if self.gain <= 2 * self.gain_error:
+            return (
+                f"The choice is APAC with {paper}{chosen}, but plain prediction is as good here, {once}: {compared} "
+                f"may be chance."
+            )
+        return f"Decide by APAC with {paper}{chosen}: {compared} is more than chance."
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -126,10 +171,7 @@ class Choice:
     @staticmethod
     def from_json(payload: dict[str, Any]) -> Choice:
         candidates = tuple(
-            Candidate(**{**item, "temperatures": tuple((int(m), float(t)) for m, t in item["temperatures"])})
+            Candidate(**{**item, "temperatures": tuple((m, t) for m, t in item["temperatures"])})
             for item in payload["candidates"]
         )
-        choice = Choice(**{**payload, "candidates": candidates, "notes": tuple(payload["notes"])})
-        if choice.strength not in {candidate.strength for candidate in candidates}:
-            raise InputError("the candidates of a choice must include the chosen one.")
-        return choice
+        return Choice(**{**payload, "candidates": candidates, "notes": tuple(payload["notes"])})

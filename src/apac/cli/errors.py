@@ -19,7 +19,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as in shells
 # Arguments in library messages that correspond to command-line options.
 NAMES = (
     "epochs|batch_size|learning_rate|schedule|warmup|optimizer|tied|momentum|weight_decay|ema_decay|"
-    "validation_fraction|normalization|size|fit|seed|on_unreadable|passes|error|limit"
+    "validation_fraction|normalization|size|fit|seed|on_unreadable|passes|error|limit|data"
 )
 FLAGS = re.compile(r"\b(resume|overwrite|whitened|freeze)=True")
 VALUES = re.compile(rf'\b({NAMES})="?([^\s",;)]+)"?')
@@ -34,6 +34,10 @@ CLAUSES = (
     (re.compile(r"import the module that defines it first"), "start the command with apac --import MODULE"),
     (re.compile(r"pass another folder as out="), "choose another folder by --out"),
     (re.compile(r"pass data="), "give a folder by --data"),
+    (
+        re.compile(r"pass at least (\d+), better some hundreds, that the network was not trained on"),
+        r"\1 are needed, better some hundreds: train again with a larger --validation-fraction",
+    ),
     (re.compile(r"evaluate it with apac\.evaluate"), "evaluate it from Python with apac.evaluate"),
     (re.compile(r"pass images that it was not trained on to apac\.tune"), "tune it from Python with apac.tune"),
 )

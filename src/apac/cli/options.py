@@ -6,7 +6,6 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,8 +60,7 @@ def load_run(folder: Path, *, paper_rule: bool) -> Run:
     """Load a run, without what `apac tune` chose if the paper's rule is asked for."""
     from apac.runs.run import load
 
-    run = load(folder)
-    return replace(run, choice=None) if paper_rule else run
+    return load(folder, paper_rule=paper_rule)
 
 
 def mention_choice(run: Run, classifier: Classifier | None = None) -> None:

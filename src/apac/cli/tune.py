@@ -41,6 +41,7 @@ def tune(
     """
     from apac.classify.rules.fixed import FixedPasses
     from apac.evaluation.tuning import tune as choose
+    from apac.evaluation.tuning import validate_tunable
     from apac.reporting.tuning import candidates
     from apac.runs.labeled_images import images_held_out
     from apac.runs.run import load
@@ -48,11 +49,12 @@ def tune(
     from apac.runs.tuning_file import write_choice
 
     rule = FixedPasses(passes)
-    loaded = load(run)
+    loaded = load(run, paper_rule=True)  # whatever an earlier choice is
+    validate_tunable(loaded.deformation)
     with show_progress() as progress:
         held_out = images_held_out(loaded, data=data, progress=progress)
-        classifier = loaded.classifier(rule, seed=seed, paper_rule=True)
-        choice = choose(classifier, held_out.images, held_out.labels, progress=progress)
+        classifier = loaded.classifier(rule, seed=seed)
+        choice = choose(classifier, held_out.images, held_out.labels, classes=loaded.classes, progress=progress)
     print_table(candidates(choice))
     for sentence in (choice.advice, *choice.notes):
         print(sentence)

@@ -41,7 +41,7 @@ class CertifiedMeasures:
     measures: tuple[Measures, ...]  # plain, certified; none if no image is decided
     settled: Answers  # more passes would not change the answer, which may be wrong
     not_settled: Answers
-    held_out: int  # images on which the temperatures were fitted; 0 if they are cross-fitted in two halves
+    held_out: int  # images on which the temperatures were fitted; 0 if they are cross-fitted in fifths
     reliability: tuple[Reliability, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -84,8 +84,8 @@ def measure_certified(
         chosen, seed = decision.select(decided.nonzero()[:, 0]), classifier.seed
         truth, passes = labels[decided], float(chosen.passes.double().mean())
         rules = [
-            score("plain", 1, plain[decided], truth, fitted_on[0], seed=seed),
-            score("certified", passes, _scores(chosen), truth, fitted_on[1], seed=seed),
+            score("plain", 1, plain[decided], truth, fitted_on[0]),
+            score("certified", passes, _scores(chosen), truth, fitted_on[1]),
         ]
         measures = measure(rules, truth, seed=seed)
         measured = (

@@ -52,7 +52,7 @@ class Evaluation:
     plain_labels: Tensor  # (N,) plain predictions
     labels: Tensor  # (N,) decisions of APAC with the largest M, or the plain predictions if there are no rows
     measures: tuple[Measures, ...] = ()  # plain, then product and sum for each M
-    held_out: int = 0  # images on which the temperatures were fitted; 0 if they are cross-fitted in two halves
+    held_out: int = 0  # images on which the temperatures were fitted; 0 if they are cross-fitted in fifths
     scored: tuple[Scored, ...] = ()  # what `measures` were computed from
     combine: Combine = "product"  # of the classifier: by which `labels` are decided
 
@@ -97,7 +97,7 @@ def evaluate(
 
     Every image gets the same passes, up to the largest M. Probabilities are measured as they are and after a
     temperature for each M, which is fitted on `held_out` (images, labels) that the network was not trained on or,
-    without those, by cross-fitting: for either half of the images on the other. If `cache` is a path, the sums of the
+    without those, by cross-fitting: for each fifth of the images on the others. If `cache` is a path, the sums of the
     passes are stored in that folder and reused by later calls.
 
     >>> import apac, torch
@@ -118,7 +118,7 @@ def evaluate(
     validate_classes(labels, plain.shape[1])
     apart = None if held_out is None else _HeldOut(classifier, *held_out, max(numbers, default=0), folder, progress)
     score_cache = ScoreCache(classifier, images, max(numbers, default=0), folder)
-    rules = [score("plain", 1, plain, labels, apart.plain if apart else None, seed=classifier.seed)]
+    rules = [score("plain", 1, plain, labels, apart.plain if apart else None)]
     rows = []
     for number in numbers:
         scores = score_cache.get(number, progress=progress)
@@ -132,7 +132,6 @@ def evaluate(
                     logarithms(rule, scores.log_mean, scores.probability_mean),
                     labels,
                     fitted_on,
-                    seed=classifier.seed,
                 )
             )
     plain_labels = rank(plain)[:, 0]

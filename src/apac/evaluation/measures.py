@@ -101,15 +101,13 @@ class Measures:
         return columns
 
 
-def score(
-    rule: str, passes: float, scores: Tensor, labels: Tensor, held_out: tuple[Tensor, Tensor] | None, *, seed: int
-) -> Scored:
+def score(rule: str, passes: float, scores: Tensor, labels: Tensor, held_out: tuple[Tensor, Tensor] | None) -> Scored:
     """Add temperatures to the scores of labeled images.
 
-    They are fitted on the scores and labels of held-out images or, without those, by cross-fitting in two halves.
+    They are fitted on the scores and labels of held-out images or, without those, by cross-fitting in fifths.
     """
     if held_out is None:
-        return Scored(rule, passes, scores, cross_fit_temperatures(scores, labels, seed=seed))
+        return Scored(rule, passes, scores, cross_fit_temperatures(scores, labels))
     return Scored(rule, passes, scores, torch.full((len(scores),), fit_temperature(*held_out), dtype=torch.float64))
 
 

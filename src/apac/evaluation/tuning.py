@@ -12,12 +12,19 @@ from torch import Tensor
 from apac.classify.choice import Candidate, Choice
 from apac.classify.classifier import Classifier
 from apac.classify.combine import COMBINATIONS, Combine
+from apac.classify.rules.base import Rule
+from apac.classify.rules.exhaustive import Exhaustive
 from apac.classify.rules.fixed import FixedPasses
 from apac.classify.scores import Scores, logarithms, rank
 from apac.deform.base import Deformation, validate_strength
 from apac.errors import InputError
-from apac.evaluation.calibration import negative_log_likelihood, with_temperature
-from apac.evaluation.few_images import FOLDS, cross_fitted_losses, fit_moderate_temperature
+from apac.evaluation.calibration import (
+    FOLDS,
+    cross_fit_temperatures,
+    fit_temperature,
+    negative_log_likelihood,
+    with_temperature,
+)
 from apac.evaluation.labels import validate_classes, validate_labels
 from apac.progress import Progress, no_progress
 
@@ -46,6 +53,7 @@ def tune(
     *,
     strengths: Sequence[float] = STRENGTHS,
     passes: int | None = None,
+    classes: Sequence[str] = (),
     progress: Progress = no_progress,
 ) -> Choice:
     """Choose how a network decides, on images (N, C, H, W) with labels (N,) that it was not trained on.
@@ -54,11 +62,12 @@ def tune(
     same random numbers. Their negative log-likelihood is compared after a temperature, which for each fifth of the
     images is fitted on the others. The choice is the candidate closest to the paper's rule (strength 1, product) of
     those that are within one standard error of the best. Its probabilities have the temperature that is fitted on all
-    images, for each M, or 1 if that is within one standard error too. `passes` defaults to the M of `FixedPasses`, and
-    to 64 for other rules.
+    images, for each M, or 1 if that is within one standard error too. `passes` defaults to the M of `FixedPasses`. For
+    other rules it is 64, or their limit if that is lower. `classes` are names for the notes.
 
-    Never pass the images of the final test: the result would be too good. The classifier's deformation is that of
-    the training, at strength 1; `Choice.apply` returns the classifier that decides by the choice.
+    Never pass the images of the final test: the result would be too good. The classifier must have the deformation of
+    the training, which is strength 1: for a tuned run, tune `run.classifier(paper_rule=True)`. `Choice.apply` returns
+    the classifier that decides by the choice.
 
     >>> import apac, torch
     >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
@@ -67,8 +76,30 @@ def tune(
     >>> tuned = choice.apply(classifier)
     """
     if passes is None:
-        passes = classifier.rule.passes if isinstance(classifier.rule, FixedPasses) else PASSES
-    return choose(measure(classifier, images, labels, strengths, passes, progress), passes, classifier.seed)
+        passes = passes_to_compare(classifier.rule)
+    labels = validate_labels(images, labels)
+    if len(labels) < MIN_IMAGES:
+        raise InputError(
+            f"{len(labels)} images are too few to tune on; pass at least {MIN_IMAGES}, better some hundreds, that the "
+            f"network was not trained on."
+        )
+    measured = measure(classifier, images, labels, strengths, passes, progress)
+    return choose(measured, passes, classifier.seed, classes=classes)
+
+
+def passes_to_compare(rule: Rule) -> int:
+    """Return the M with which candidates are compared for a rule."""
+    sampled = isinstance(rule, FixedPasses) and not isinstance(rule, Exhaustive)
+    return rule.limit if sampled else min(PASSES, rule.limit)
+
+
+def validate_tunable(deformation: Deformation) -> None:
+    """Refuse a deformation of one's own that has no strength, and one that is none."""
+    if deformation.scaled(0) == deformation:
+        raise InputError(
+            "there is no deformation, so that every pass is the plain prediction and there is nothing to tune; train "
+            "the network with a deformation."
+        )
 
 
 def measure(
@@ -82,7 +113,10 @@ def measure(
     """Return the scores of all candidates, after numbers of passes up to `passes`."""
     labels = validate_labels(images, labels)
     numbers = _prefixes(FixedPasses(passes).passes)
+    validate_tunable(classifier.deformation)
     deformations, notes = _scaled(classifier.deformation, strengths)
+    # A scaled deformation may have values that are not equally likely, as `Exhaustive` requires.
+    classifier = replace(classifier, rule=FixedPasses(passes))
     plain = classifier.plain(images)
     validate_classes(labels, plain.shape[1])
     scores: dict[Key, dict[int, Tensor]] = {(0.0, "product"): {1: plain.double()}}
@@ -111,16 +145,13 @@ def pool(parts: Sequence[Measured]) -> Measured:
     return Measured(torch.cat([part.labels for part in parts]), scores, parts[0].notes)
 
 
-def choose(measured: Measured, passes: int, seed: int, *, tolerance: float = 1.0) -> Choice:
+def choose(
+    measured: Measured, passes: int, seed: int, *, tolerance: float = 1.0, classes: Sequence[str] = ()
+) -> Choice:
     """Choose the candidate closest to the paper's rule of those within `tolerance` standard errors of the best."""
     labels = measured.labels
-    if len(labels) < MIN_IMAGES:
-        raise InputError(
-            f"{len(labels)} images are too few to tune on; pass at least {MIN_IMAGES}, better some hundreds, that the "
-            f"network was not trained on."
-        )
     final = {key: by_passes[max(by_passes)] for key, by_passes in measured.scores.items()}
-    losses = {key: cross_fitted_losses(scores, labels) for key, scores in final.items()}  # (N,) each
+    losses = {key: _cross_fitted_losses(scores, labels) for key, scores in final.items()}  # (N,) each
     best = min(losses.values(), key=lambda loss: float(loss.mean()))
     candidates = {}
     for (strength, combine), loss in losses.items():
@@ -147,7 +178,7 @@ def choose(measured: Measured, passes: int, seed: int, *, tolerance: float = 1.0
         seed,
         *_mean_and_error(plain - losses[chosen.strength, chosen.combine]),
         tuple(candidates.values()),
-        (*measured.notes, *_notes(labels, plain, final[0.0, "product"].shape[1])),
+        (*measured.notes, *_missing(labels, classes or range(final[0.0, "product"].shape[1])), *_few(plain, tolerance)),
     )
 
 
@@ -156,7 +187,11 @@ def _scaled(deformation: Deformation, strengths: Sequence[float]) -> tuple[dict[
     if not isinstance(strengths, Iterable):
         raise InputError(f"strengths must be a sequence of numbers, such as (0, 0.5, 1), got {strengths!r}.")
     positive = sorted({validate_strength(strength) for strength in strengths} - {0.0})
-    deformation.scaled(0)  # raises for a deformation of one's own that has no strength
+    if not positive:
+        raise InputError(
+            f"strengths must have a number above 0, such as (0, 0.5, 1), to compare with the plain prediction, got "
+            f"{strengths!r}."
+        )
     scaled: dict[float, Deformation] = {}
     refusal: InputError | None = None
     for strength in positive:
@@ -177,8 +212,13 @@ def _prefixes(passes: int) -> tuple[int, ...]:
 def _temperature(scores: Tensor, labels: Tensor, tolerance: float) -> float:
     """Return the fitted temperature, or 1 if that is within `tolerance` standard errors of it on other images."""
     untouched = negative_log_likelihood(with_temperature(scores, 1.0), labels)
-    gain, error = _mean_and_error(untouched - cross_fitted_losses(scores, labels))
-    return fit_moderate_temperature(scores, labels) if gain > tolerance * error + ROUNDING else 1.0
+    gain, error = _mean_and_error(untouched - _cross_fitted_losses(scores, labels))
+    return fit_temperature(scores, labels) if gain > tolerance * error + ROUNDING else 1.0
+
+
+def _cross_fitted_losses(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the negative log-likelihood of each image, (N,), with the temperature of the other four fifths."""
+    return negative_log_likelihood(with_temperature(scores, cross_fit_temperatures(scores, labels)), labels)
 
 
 def _mean_and_error(values: Tensor) -> tuple[float, float]:
@@ -190,15 +230,20 @@ def _distance_from_paper(candidate: Candidate) -> tuple[float, float, bool]:
     return abs(candidate.strength - 1), candidate.strength, candidate.combine != "product"
 
 
-def _notes(labels: Tensor, plain: Tensor, classes: int) -> Iterable[str]:
-    missing = sorted(set(range(classes)) - set(labels.tolist()))
+def _missing(labels: Tensor, classes: Sequence[object]) -> Iterable[str]:
+    present = set(labels.tolist())
+    missing = [str(name) for number, name in enumerate(classes) if number not in present]
     if missing:
-        named = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
-        yield f"{len(missing)} of {classes} classes have no images here ({named}), so nothing is known about them."
-    if len(labels) < FEW_IMAGES:
+        named = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+        yield f"{len(missing)} of {len(classes)} classes have no images here ({named}), so nothing is known about them."
+
+
+def _few(plain: Tensor, tolerance: float) -> Iterable[str]:
+    if len(plain) < FEW_IMAGES:
+        meaning = "only large differences lead away from the paper's rule" if tolerance else "the choice may be chance"
         yield (
-            f"{len(labels)} images are few: the negative log-likelihood of the plain prediction is known to ± "
-            f"{_mean_and_error(plain)[1]:.3f}, so only large differences lead away from the paper's rule."
+            f"{len(plain)} images are few: the negative log-likelihood of the plain prediction is known to ± "
+            f"{_mean_and_error(plain)[1]:.3f}, so {meaning}."
         )
 
 

@@ -70,7 +70,7 @@ def temperature_sentence(held_out: int) -> str:
     """Say on which images the temperatures were fitted."""
     if held_out:
         return f"Temperatures were fitted on {held_out:,} training images that the run held out."
-    return "Temperatures were cross-fitted: for either half of the evaluated images on the other half."
+    return "Temperatures were cross-fitted: for each fifth of the evaluated images on the others."
 
 
 def settled_sentence(measured: CertifiedMeasures) -> str:

@@ -106,7 +106,10 @@ def images_held_out(
     if name != run.data and (name in data_sets.NAMES or run.data in data_sets.NAMES):
         raise InputError(f"the held-out images of this run belong to its training data, {run.data}; omit data={name}.")
     if name not in data_sets.NAMES and not Path(name).is_dir():
-        raise InputError(f"there is no folder {name}, on which this run was trained; if it was moved, pass data=.")
+        known = f"there is no folder {name}"
+        if data is None:
+            raise InputError(f"{known}, on which this run was trained; if it was moved, pass data=.")
+        raise InputError(f"{known}; to say where the training images of this run are now, pass data=.")
     channels, size, _ = run.image_shape
     dataset = load_data(
         name,
@@ -125,9 +128,11 @@ def images_held_out(
         )
     changed = run.folder is not None and not run_folder.may_be_trained_on(run.folder, split.digest())
     if split.classes != run.classes or changed:
+        cause = "has changed since this run was trained on it"
+        if name != run.data:
+            cause = "does not have the images on which this run was trained"
         raise InputError(
-            f"{name} has changed since this run was trained on it, so its held-out images are unknown; pass images "
-            f"that it was not trained on to apac.tune."
+            f"{name} {cause}, so its held-out images are unknown; pass images that it was not trained on to apac.tune."
         )
     files: tuple[str, ...] = ()
     if isinstance(dataset, FolderDataset):

@@ -184,13 +184,14 @@ class Run:
         return export(self, path, whitened=whitened, overwrite=overwrite)
 
 
-def load(folder: str | os.PathLike[str], network: nn.Module | None = None) -> Run:
+def load(folder: str | os.PathLike[str], network: nn.Module | None = None, *, paper_rule: bool = False) -> Run:
     """Load the run in a folder, or one that is shipped with the package, "mnist-cnn" or "cifar10-cnn".
 
     For a run that was trained from a module, pass a module of the same architecture as `network`; the stored weights
     are loaded into it. A network given as "package.module:function" is rebuilt only if that module is already imported,
     because loading a run never imports code. If the folder has a tuning.json of `apac tune`, decisions use that choice;
-    for a shipped run, a folder of its name with such a file comes before the choice that is shipped.
+    for a shipped run, a folder of its name with such a file comes before the choice that is shipped. With
+    `paper_rule=True`, no choice is read.
 
     >>> import apac
     >>> apac.load("cifar10-cnn").classes[:3]
@@ -209,6 +210,9 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None) -> Ru
     for name, tensor in tensors.items():
         part, _, rest = name.partition(".")
         parts.setdefault(part, {})[rest] = tensor
+    choice = None
+    if not paper_rule:
+        choice = read_choice(given, settings.deformation) or read_choice(folder, settings.deformation)
     try:
         channels, height, width = payload["image_shape"]
         classes = tuple(map(str, payload["classes"]))
@@ -229,7 +233,7 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None) -> Ru
             history=tuple(EpochRecord(**epoch) for epoch in payload["history"]),
             versions=dict(payload["versions"]),
             folder=folder,
-            choice=read_choice(given, settings.deformation) or read_choice(folder, settings.deformation),
+            choice=choice,
         )
     except (InputError, StorageError):
         raise
