@@ -190,4 +190,4 @@ def test_fewer_large_images_are_transformed_at_a_time_to_fit_the_cache():
     flip.shapes.clear()
     apac.Classifier(network, u, apac.FixedPasses(1)).score(large, 0, 1)
     counts = [shape[0] for shape in flip.shapes]
-    assert sum(counts) == 40 and 1 < max(counts) < 20
+    assert sum(counts) == 40 and 1 < max(counts) <= 20

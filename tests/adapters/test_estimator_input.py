@@ -21,6 +21,7 @@ FOR_IMAGES = [
     apac.Elastic(),
     apac.ScaleShift(),
     apac.Flip(),
+    apac.Shift(),
     apac.Thickness(),
     apac.Color(),
     apac.presets.mnist(),

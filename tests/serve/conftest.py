@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from served import Running, mnist, running
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Running]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "MIN_OPERATIONS", float("inf"))  # exporting takes longer than these tests
-        with running(mnist()) as server:
-            yield server
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine, "MIN_OPERATIONS", float("inf"))  # exporting takes longer than these tests
+            server = stack.enter_context(running(mnist()))
+        yield server
 
 
 @pytest.fixture(scope="session")
