@@ -20,7 +20,7 @@ IMAGES = 8192
 BATCH = 1024  # the fastest for apac
 FEW = 1024  # for slow contestants
 CALLS = (1, 2, 10, 100, 1000)  # images in a single call
-IMAGES_PER_TURN = 200  # of the contestants that make small calls
+IMAGES_PER_TURN, CALLS_PER_TURN = 200, 10  # at least, so that setting the number of threads does not count
 LARGE = 224  # side in pixels
 LARGE_IMAGES, LARGE_BATCH, LARGE_FEW = 64, 16, 8
 APAC, TORCH = "apac", "apac without numba"
@@ -74,7 +74,7 @@ def _measure_calls(preset: str, count: int, rounds: int, progress: Progress) -> 
     """Measure single calls of `count` images, which a training loop of one's own or a data loader makes."""
     shape = peers.SHAPES[preset]
     images = torch.rand(count, *shape)
-    repeats = max(1, IMAGES_PER_TURN // count)
+    repeats = max(CALLS_PER_TURN, IMAGES_PER_TURN // count)
 
     def calls(deform: Callable[[Tensor], Tensor], threads: int) -> Callable[[], float]:
         def work() -> float:

@@ -24,6 +24,7 @@ Item = TypeVar("Item")
 
 PART = 4  # batches of the network that are deformed at once
 CACHE = 16 << 20  # bytes of a core's cache
+LIBRARY_CACHE = 10 << 20  # of the images that another library transforms at once, and copies several times
 CALLING_THREAD = WorkerPool()
 
 
@@ -96,7 +97,7 @@ class PassRunner:
 
     def _blocks(self, images: Tensor, parts: Sequence[Tensor], numbers: range) -> Iterator[Block]:
         """Divide the work: many images into parts of one pass, few images into several passes at once."""
-        together = max(1, min(self.device_batch, self._part_size(images), _fitting_cache(images)) // len(images))
+        together = max(1, min(self.device_batch, self._part_size(images), _fitting(images, CACHE)) // len(images))
         for start in range(0, len(numbers), together):
             block = numbers[start : start + together]
             parameters = self._parameters(images, block)
@@ -105,11 +106,10 @@ class PassRunner:
 
     def _part_size(self, images: Tensor) -> int:
         """Return how many images to deform at once: several batches hide the cost of calls, but must fit the cache."""
-        fits = _fitting_cache(images)
         if self.deformation.thread_safe or images.device.type != "cpu":
-            return max(self.device_batch, min(PART * self.device_batch, fits))
+            return max(self.device_batch, min(PART * self.device_batch, _fitting(images, CACHE)))
         # A call of another library costs as much as hundreds of small images: as many as fit, in equal parts.
-        return -(-len(images) // -(-len(images) // max(1, fits)))
+        return -(-len(images) // -(-len(images) // max(1, _fitting(images, LIBRARY_CACHE))))
 
     def _parameters(self, images: Tensor, numbers: range) -> list[Any] | None:
         """Return the parameters of passes for each set, or None if every image has its own.
@@ -157,9 +157,9 @@ class PassRunner:
             return torch.cat(list(parts))
 
 
-def _fitting_cache(images: Tensor) -> int:
-    """Return how many images of this shape fit the cache."""
-    return CACHE // (images[0].numel() * images.element_size())
+def _fitting(images: Tensor, cache: int) -> int:
+    """Return how many images of this shape fit a cache of so many bytes."""
+    return cache // (images[0].numel() * images.element_size())
 
 
 def _repeat_rows(parameters: Any, passes: int, images: int) -> Any:

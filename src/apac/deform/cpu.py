@@ -17,7 +17,7 @@ from apac.inference.memory import keep_freed_blocks
 from apac.inference.workers import worker_pool
 
 # Images of up to TILE_PIXELS pixels per tile: enough to amortize the call overhead, few enough to stay in the cache.
-MIN_TILE, MAX_TILE = 128, 1024
+MIN_TILE, MAX_TILE = 512, 1024
 TILE_PIXELS = 32 * 32
 _kernels_enabled = True
 
@@ -64,11 +64,14 @@ def _load_kernels() -> Any | None:
 
 
 def _tile_size(images: Tensor) -> int:
-    """Return the number of images of a tile: one tile per thread, within limits that are lower for larger images."""
+    """Return the number of images of a tile: one tile per thread, but one for all if they are few.
+
+    Waking a thread can take a millisecond, as long as a hundred small images.
+    """
     n, _, height, width = images.shape
     times_larger = max(1, height * width // TILE_PIXELS)
     shortest, longest = max(1, MIN_TILE // times_larger), max(1, MAX_TILE // times_larger)
-    return min(max(-(-n // torch.get_num_threads()), shortest), longest)
+    return n if n <= shortest else min(-(-n // torch.get_num_threads()), longest)
 
 
 def apply_in_tiles(apply: Callable[[Tensor, Any], Tensor], images: Tensor, parameters: Any) -> Tensor:

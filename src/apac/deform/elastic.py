@@ -15,7 +15,9 @@ from apac.deform.warp import Flow, Padding, warp
 from apac.errors import InputError
 from apac.validation import validate_number, validate_padding, validate_positive, validate_reference_size
 
-SMALL_PRODUCT = 1 << 17  # multiplications; for fewer, numpy wakes no threads, which takes longer than the product
+# Multiplications of one product and of all: for fewer, torch wakes threads, which takes longer than the product, and
+# numpy does not. Many products are faster in torch.
+SMALL_PRODUCT, FEW_PRODUCTS = 1 << 17, 1 << 22
 TRUNCATE = 4.0  # the Gaussian filter ends at this many standard deviations, as in scipy.ndimage
 
 
@@ -75,7 +77,8 @@ class Elastic(Deformation):
             )
         factor = size_factor(self.reference_size, image_size)
         rows, columns = _filters(image_size, self.sigma * factor, self.alpha * factor**2, noise.dtype, noise.device)
-        if height * width * max(height, width) <= SMALL_PRODUCT:
+        product = height * width * max(height, width)
+        if product <= SMALL_PRODUCT and 4 * len(noise) * product <= FEW_PRODUCTS:
             rows, noise, columns = as_arrays(rows, noise, columns)
         return Flow(displacement=torch.as_tensor(rows @ (noise @ columns)))
 

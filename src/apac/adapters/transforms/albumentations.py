@@ -20,7 +20,7 @@ from apac.randomness import numpy_and_python_generators
 
 # Some transforms need more time per image for large arrays (N, H, W, C), others less. The fastest of these is chosen:
 # one image, some images, or images of some bytes.
-CHUNK_IMAGES, CHUNK_BYTES = (1, 16), (1 << 20, 4 << 20)
+CHUNK_IMAGES, CHUNK_BYTES = (1, 16), (1 << 20, 4 << 20, 8 << 20)
 TIMED_CALLS = 4
 
 
