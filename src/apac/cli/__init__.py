@@ -70,7 +70,9 @@ def options(
 
 
 def main() -> None:
-    # OpenMP threads spin while they wait for each other, which is slow if another process keeps the cores busy. OpenMP
-    # reads the variable when torch is first imported. Importing the library does not change the environment.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # OpenMP threads spin while they wait for each other, which is slow if another process keeps the cores busy. A few
+    # microseconds save most of the wake-ups. OpenMP reads the variable when torch is first imported. Importing the
+    # library does not change the environment.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     run_app(app)
