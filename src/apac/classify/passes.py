@@ -158,7 +158,7 @@ class PassRunner:
 
 
 def _fitting(images: Tensor, cache: int) -> int:
-    """Return how many images of this shape fit a cache of so many bytes."""
+    """Return how many images of this shape fit a cache, given in bytes."""
     return cache // (images[0].numel() * images.element_size())
 
 
