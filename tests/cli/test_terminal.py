@@ -11,6 +11,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def test_a_line_is_printed_when_a_task_starts_and_when_it_ends(capsys):
 
 def test_a_long_task_has_a_line_every_few_seconds_with_the_time_left(capsys, monkeypatch):
     clock = iter(range(0, 100, 3))
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     lines = terminal.Lines()
     for done in range(8):  # three seconds each
         lines("training", done, 8)

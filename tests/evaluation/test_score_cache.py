@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -287,7 +288,7 @@ def test_a_damaged_file_of_more_passes_does_not_hide_that_of_fewer(network, imag
 
 def test_seconds_include_those_of_cached_passes(network, images, tmp_path, save_every_4_passes, monkeypatch):
     clock = itertools.count(0.0, 0.5)  # seconds from one call to the next
-    monkeypatch.setattr(score_cache.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(score_cache, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     classifier = apac.Classifier(network, U)
     cache = ScoreCache(classifier, images, 20, tmp_path)
     cache.get(8)

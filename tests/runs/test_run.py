@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -190,7 +191,7 @@ def test_a_killed_training_resumes_to_the_same_result(trained, small, tmp_path, 
 
 def test_a_checkpoint_is_saved_every_30_seconds_within_an_epoch_too(tmp_path, monkeypatch):
     clock = iter([0.0, 10.0, 31.0, 31.0, 40.0])
-    monkeypatch.setattr("apac.runs.checkpointer.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr(checkpointer, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     config = CONFIG.resolve("mnist-cnn", "mnist")
     save, state = checkpointer.Checkpointer(tmp_path / "c", config, None), fresh(config)
     for exists in (False, True, False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -55,7 +56,7 @@ def test_tied_and_free_epochs_are_counted_as_in_the_loop(hours, monkeypatch):
 @pytest.mark.parametrize("optimizer", ["sgd", "muon"])
 def test_the_mean_time_of_the_steps_after_the_first_is_measured(optimizer, monkeypatch):
     ends = itertools.chain([10.0, 13.0, 14.0, 16.5], itertools.repeat(99.0))  # of the steps
-    monkeypatch.setattr("apac.training.budget.time.monotonic", lambda: next(ends))
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: next(ends)))
     monkeypatch.setattr(budget, "run_epochs", steps_only)
     config = TrainConfig(optimizer=optimizer).resolve("mnist-cnn", "mnist")
     assert budget._seconds_per_step(config, "mnist-cnn", apac.presets.mnist(), IMAGES) == pytest.approx(6.5 / 3)

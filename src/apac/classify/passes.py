@@ -81,13 +81,13 @@ class PassRunner:
         """Return the log-probabilities of the undeformed images, (N, K)."""
         # Without images, a blank one tells the number of classes.
         batches = (images if len(images) else images.new_zeros(1, *images.shape[1:])).split(self.device_batch)
-        with closing(self._map(self._run_plain, batches)) as parts:
+        with closing(self.map(self._run_plain, batches)) as parts:
             return torch.cat(list(parts))[: len(images)]
 
     def log_probabilities(self, images: Tensor, numbers: range) -> Generator[Tensor, None, None]:
         """Yield the log-probabilities of the images, (N, K), for one pass after the other."""
         parts = images.split(self._part_size(images))
-        with closing(self._map(self._run, self._blocks(images, parts, numbers))) as results:
+        with closing(self.map(self._run, self._blocks(images, parts, numbers))) as results:
             classes = None
             while same_passes := list(islice(results, len(parts))):  # all parts of the images, (passes, n, K) each
                 classes = classes or same_passes[0].shape[2]
@@ -123,7 +123,7 @@ class PassRunner:
         return [sample_shared(deformation, images, self.seed, numbers) for deformation in self.deformation.sets]
 
     def _run_plain(self, images: Tensor) -> Tensor:
-        return self._evaluate(_in_own_memory(self.deformation.preprocess(images), images))
+        return self._evaluate(in_own_memory(self.deformation.preprocess(images), images))
 
     def _run(self, block: Block) -> Tensor:
         """Return the log-probabilities of a block, (passes, images, K)."""
@@ -137,10 +137,10 @@ class PassRunner:
             else:
                 parameters = _repeat_rows(block.parameters[index], len(numbers), len(images))
             virtual = _deform(deformation, repeated, parameters)
-            per_set.append(self._evaluate(_in_own_memory(virtual, images, repeated)))
-        return _select_set_of_class(per_set, self.deformation).view(len(numbers), len(images), -1)
+            per_set.append(self._evaluate(in_own_memory(virtual, images, repeated)))
+        return select_set_of_class(per_set, self.deformation).view(len(numbers), len(images), -1)
 
-    def _map(self, function: Callable[[Item], Tensor], items: Iterable[Item]) -> Generator[Tensor, None, None]:
+    def map(self, function: Callable[[Item], Tensor], items: Iterable[Item]) -> Generator[Tensor, None, None]:
         """Deform and evaluate items in the workers, or in the calling thread if only one thread can deform."""
         if self.deformation.thread_safe:
             yield from self.workers.map(function, items)
@@ -181,7 +181,7 @@ def _deform(deformation: Deformation, images: Tensor, parameters: Any) -> Tensor
     )
 
 
-def _select_set_of_class(per_set: list[Tensor], deformation: Deformation) -> Tensor:
+def select_set_of_class(per_set: list[Tensor], deformation: Deformation) -> Tensor:
     """Score each class by the passes of its own set: (N, K) per set to (N, K)."""
     deformation.validate_classes(per_set[0].shape[1])
     if len(per_set) == 1:
@@ -190,7 +190,7 @@ def _select_set_of_class(per_set: list[Tensor], deformation: Deformation) -> Ten
     return torch.stack(per_set).gather(0, set_of_class.expand(1, *per_set[0].shape))[0]
 
 
-def _in_own_memory(virtual: Tensor, *originals: Tensor) -> Tensor:
+def in_own_memory(virtual: Tensor, *originals: Tensor) -> Tensor:
     """Copy virtual samples that share memory with the originals: a network may work in place."""
     address = virtual.untyped_storage().data_ptr()
     shared = any(original.untyped_storage().data_ptr() == address for original in originals)

@@ -26,7 +26,7 @@ from apac.classify.decision import Decision
 from apac.classify.margin import MarginMoments
 from apac.classify.network_outputs import log_probabilities
 from apac.classify.pass_parameters import sample_shared
-from apac.classify.passes import PassRunner, _in_own_memory, _select_set_of_class
+from apac.classify.passes import PassRunner, in_own_memory, select_set_of_class
 from apac.classify.rules.base import PASSES_PER_UPDATE, Rule, RuleState
 from apac.classify.scores import Scores, rank
 
@@ -151,7 +151,7 @@ class Session:
             for numbers in blocks
             for part in cohort.images.split(together)
         )
-        with closing(self._runner._map(self._run, items)) as results:
+        with closing(self._runner.map(self._run, items)) as results:
             for cohort, blocks in plan:
                 parts, own = -(-len(cohort.tickets) // together), torch.arange(len(cohort.tickets))
                 for numbers in blocks:
@@ -191,11 +191,11 @@ class Session:
             virtual = deform(repeated)
             if not numbers.start:
                 virtual = torch.cat((plain, virtual.unflatten(0, (n, passes))), dim=1).flatten(0, 1)
-            virtual = _in_own_memory(virtual, images, repeated)
+            virtual = in_own_memory(virtual, images, repeated)
             # One batch of the network for each image.
             batch = len(virtual) // n
             per_set.append(log_probabilities(runner.network, virtual, batch, runner.outputs))
-        scores = _select_set_of_class(per_set, runner.deformation)  # (n * passes, K)
+        scores = select_set_of_class(per_set, runner.deformation)  # (n * passes, K)
         return scores.view(n, -1, scores.shape[1]).transpose(0, 1)
 
     def _deformations(self, images: Tensor, seed: int, numbers: range, n: int) -> list[Deform]:

@@ -129,19 +129,18 @@ class Deformation(ABC):
         from apac.deform.compose import Compose  # it imports this module
 
         strength = validate_strength(strength)
-        name = type(self).__name__
-        if type(self)._scaled is Deformation._scaled:
-            raise InputError(
-                f"{name} has no strength; override {name}.scaled(strength), which returns the identity for 0, the "
-                f"deformation itself for 1, and what lies between and beyond."
-            )
+        scaled = self._scaled(strength or 1.0)  # raises for a deformation without strength, whatever the number
         if strength == 1:
             return self
-        return self._scaled(strength) if strength else Compose()  # which is exact, where a resampling rounds
+        return scaled if strength else Compose()  # which is exact, where a resampling rounds
 
     def _scaled(self, strength: float) -> Deformation:
         """Return the deformation with a strength above 0; the kinds of this package override it."""
-        raise NotImplementedError
+        name = type(self).__name__
+        raise InputError(
+            f"{name} has no strength; override {name}.scaled(strength), which returns the identity for 0, the "
+            f"deformation itself for 1, and what lies between and beyond."
+        )
 
     @property
     def thread_safe(self) -> bool:

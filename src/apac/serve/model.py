@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from apac.classify.combine import Combine
@@ -24,9 +25,10 @@ from apac.serve.refusal import bad_request
 MAX_SEED = 2**63 - 1
 
 
-@dataclass(frozen=True)
-class Choices:
-    """What a request may choose. None selects the default of the run."""
+class Parameters(BaseModel):
+    """How to decide: a fixed number of passes, or error and limit of the certified rule. None: as the run does."""
+
+    model_config = ConfigDict(strict=True)
 
     passes: int | None = None
     error: float | None = None
@@ -59,7 +61,7 @@ class Model:
         """Whether the run reads drawn digits."""
         return self.run.data in ("mnist", "mnist-5k")
 
-    def settings(self, choices: Choices) -> Settings:
+    def settings(self, choices: Parameters) -> Settings:
         """Return how to decide, or refuse what the limits exclude."""
         if not 0 <= choices.seed <= MAX_SEED:
             raise bad_request(f"seed must be between 0 and {MAX_SEED}.")
@@ -67,7 +69,7 @@ class Model:
             raise bad_request(f"top_k must be between 1 and the {len(self.run.classes)} classes.")
         return Settings(self._rule(choices), choices.seed, choices.combine or self.classifier.combine)
 
-    def _rule(self, choices: Choices) -> Rule:
+    def _rule(self, choices: Parameters) -> Rule:
         most = self.limits.passes
         if choices.passes is not None:
             if choices.error is not None or choices.limit is not None:

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from apac.classify.combine import Combine
 from apac.classify.decision import Decision
-from apac.serve.model import Choices, Model
+from apac.serve.model import Model, Parameters
 from apac.serve.pictures import read_picture
 from apac.serve.refusal import Refusal, bad_request
 
@@ -37,20 +36,6 @@ TOP = {"top_labels": "INT64", "top_classes": "BYTES"}  # if the request has top_
 
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True)
-
-
-class Parameters(_Strict):
-    """How to decide: a fixed number of passes, or error and limit of the certified rule."""
-
-    passes: int | None = None
-    error: float | None = None
-    limit: int | None = None
-    seed: int = 0
-    combine: Combine | None = None
-    top_k: int | None = None
-
-    def choices(self) -> Choices:
-        return Choices(**self.model_dump())
 
 
 class RequestInput(_Strict):

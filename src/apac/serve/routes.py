@@ -24,7 +24,7 @@ from apac.serve.events import Classified, describe, event, is_due, virtual_sampl
 from apac.serve.guard import RECORD, ClientLeft
 from apac.serve.limits import Limits
 from apac.serve.metrics import Metrics
-from apac.serve.model import Choices, Model
+from apac.serve.model import Model, Parameters
 from apac.serve.pictures import read_picture
 from apac.serve.protocol import (
     ErrorResponse,
@@ -157,7 +157,7 @@ def _parse(model: Model, body: bytes) -> tuple[InferRequest, Tensor, Settings]:
             raise bad_request("the body is not valid JSON.") from None
         place = ".".join(str(part) for part in problem["loc"]) or "the body"  # names of the schema, not of the request
         raise bad_request(f"{place} is missing or not valid; /openapi.json describes the requests.") from None
-    settings = model.settings(asked.parameters.choices())
+    settings = model.settings(asked.parameters)
     requested(asked)
     return asked, images_of(model, asked.inputs[0]), settings
 
@@ -200,7 +200,9 @@ def add_upload(app: FastAPI, services: Services, static: Path) -> None:
         chosen = services.model(next(iter(services.models)) if model is None else model)
         if not chosen.takes_pictures:
             raise bad_request("this model takes no image files; send FP32 images to its infer route.")
-        settings = chosen.settings(Choices(passes, error, limit, seed, combine, top_k))
+        settings = chosen.settings(
+            Parameters(passes=passes, error=error, limit=limit, seed=seed, combine=combine, top_k=top_k)
+        )
         content = await image.read()
         pixels, notes = await services.in_thread(read_picture, chosen.run, content, services.limits, "the image")
         images = await services.in_thread(chosen.normalize, pixels[None])
