@@ -82,6 +82,22 @@ def test_kernel_and_torch_agree_for_more_images_than_a_tile(u, random):
         assert_paths_agree(u, images, u.sample(count, (1, 9, 8), generator=random))
 
 
+@pytest.mark.parametrize("n", [1, 50])
+def test_the_kernel_draws_the_patches_of_torch_bit_for_bit(n):
+    u = apac.ScaleShift(scale=(1.1, 1.7))
+
+    def draw() -> tuple[Tensor, ...]:
+        parameters = u.sample(n, (3, 32, 41), generator=generator(0, "patches", n))
+        matrix = u.flow(parameters, (32, 41)).matrix
+        assert matrix is not None
+        return parameters.scale, parameters.corner, matrix
+
+    by_kernel = draw()
+    with cpu.torch_path():
+        by_torch = draw()
+    assert all(map(torch.equal, by_kernel, by_torch))
+
+
 @each_padding
 def test_kernel_and_torch_agree_for_any_padding(padding, random):
     images = torch.rand(4, 3, 13, 10, generator=random)

@@ -43,6 +43,11 @@ def as_arrays(*tensors: Tensor) -> tuple[Any, ...]:
     return tuple([tensor.numpy() for tensor in tensors])
 
 
+def as_tensor(array: Any) -> Tensor:
+    """Return a tensor that shares the memory of an array; a tensor stays as it is. Faster than `torch.as_tensor`."""
+    return array if isinstance(array, Tensor) else torch.from_numpy(array)
+
+
 @contextmanager
 def torch_path() -> Iterator[None]:
     """Use torch instead of the kernels within the context, in all threads, for comparisons."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation, size_factor
-from apac.deform.cpu import as_arrays
+from apac.deform.cpu import as_arrays, as_tensor
 from apac.deform.noise import uniform_noise
 from apac.deform.warp import Flow, Padding, warp
 from apac.errors import InputError
@@ -80,7 +80,7 @@ class Elastic(Deformation):
         product = height * width * max(height, width)
         if product <= SMALL_PRODUCT and 4 * len(noise) * product <= FEW_PRODUCTS:
             rows, noise, columns = as_arrays(rows, noise, columns)
-        return Flow(displacement=torch.as_tensor(rows @ (noise @ columns)))
+        return Flow(displacement=as_tensor(rows @ (noise @ columns)))
 
 
 @lru_cache(maxsize=16)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation
-from apac.deform.cpu import as_arrays
+from apac.deform.cpu import as_arrays, as_tensor
 from apac.deform.warp import Flow, warp
 from apac.validation import validate_number
 
@@ -58,7 +58,7 @@ class Flip(Deformation):
 
     def flow(self, parameters: FlipParameters, image_size: tuple[int, int]) -> Flow:
         matrices, flipped = as_arrays(_matrices(parameters.flipped.device), parameters.flipped)
-        return Flow(matrix=torch.as_tensor(matrices[flipped + 0]))  # as integers, 0 or 1
+        return Flow(matrix=as_tensor(matrices[flipped + 0]))  # as integers, 0 or 1
 
 
 @lru_cache(maxsize=8)

@@ -13,6 +13,8 @@ from numba import njit
 
 # Fused multiply-add is allowed and the sign of zero ignored; NaN and infinities keep their meaning.
 _compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nsz"})
+# Rounds as torch does. For parameters: one call takes a fraction of the time of the same operations in torch.
+_compiled_exactly = njit(nogil=True, cache=True, error_model="numpy")
 
 
 @_compiled
@@ -31,6 +33,30 @@ def noise(keys: Any, out: Any) -> None:
             x = np.uint32(np.uint32(x ^ (x >> np.uint32(15))) * second_factor)
             x = np.uint32(x ^ (x >> np.uint32(16)))
             row[j] = np.float32(np.int32(x >> np.uint32(8))) * np.float32(2.0**-23) - np.float32(1.0)
+
+
+@_compiled_exactly
+def patches(uniform: Any, low: float, high: float, height: int, width: int) -> None:
+    """Turn uniform numbers (n, 3) into scale, left and top of the patches of `ScaleShift`, in place."""
+    number = uniform.dtype.type
+    for i in range(uniform.shape[0]):
+        scale = uniform[i, 0] * number(high - low) + number(low)
+        slack = number(1) - number(1) / scale
+        uniform[i, 0] = scale
+        uniform[i, 1] *= number(width) * slack
+        uniform[i, 2] *= number(height) * slack
+
+
+@_compiled_exactly
+def patch_matrices(scale: Any, corner: Any, height: int, width: int, out: Any) -> None:
+    """Write the maps (n, 3, 3) of patches with scale (n,) and corner (n, 2) to out, which contains zeros."""
+    number = scale.dtype.type
+    for i in range(out.shape[0]):
+        step = number(1) / scale[i]
+        out[i, 0, 0] = out[i, 1, 1] = step
+        out[i, 0, 2] = corner[i, 0] + number(width / 2) * (step - number(1))
+        out[i, 1, 2] = corner[i, 1] + number(height / 2) * (step - number(1))
+        out[i, 2, 2] = number(1)
 
 
 @_compiled

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from apac.deform.base import Deformation
-from apac.deform.cpu import as_arrays
+from apac.deform.cpu import kernels_for
 from apac.deform.warp import Flow, Padding, warp
 from apac.validation import validate_padding, validate_range
 
@@ -50,25 +50,28 @@ class ScaleShift(Deformation):
         _, height, width = image_shape
         low, high = self.scale
         uniform = torch.rand(n, 3, generator=generator, device=generator.device)
-        (array,) = as_arrays(uniform)
-        scale, left, top = array[:, 0], array[:, 1], array[:, 2]
-        scale *= high - low
-        scale += low
+        kernels = kernels_for(uniform)
+        if kernels is not None:
+            kernels.patches(uniform.numpy(), low, high, height, width)
+            return ScaleShiftParameters(uniform[:, 0], uniform[:, 1:])
+        scale = uniform[:, 0] * (high - low) + low
         slack = 1 - 1 / scale
-        left *= width * slack
-        top *= height * slack
-        return ScaleShiftParameters(uniform[:, 0], uniform[:, 1:])
+        return ScaleShiftParameters(scale, uniform[:, 1:] * torch.stack((width * slack, height * slack), dim=1))
 
     def apply(self, images: Tensor, parameters: ScaleShiftParameters) -> Tensor:
         return warp(images, [self], [parameters])
 
     def flow(self, parameters: ScaleShiftParameters, image_size: tuple[int, int]) -> Flow:
         height, width = image_size
-        result = parameters.scale.new_zeros(parameters.scale.shape[0], 3, 3)
-        scale, corner, matrix = as_arrays(parameters.scale, parameters.corner, result)
+        scale, corner = parameters.scale, parameters.corner
+        matrix = scale.new_zeros(scale.shape[0], 3, 3)
+        kernels = kernels_for(scale, corner)
+        if kernels is not None:
+            kernels.patch_matrices(scale.numpy(), corner.numpy(), height, width, matrix.numpy())
+            return Flow(matrix=matrix)
         step = 1 / scale
         matrix[:, 0, 0] = matrix[:, 1, 1] = step
         matrix[:, 0, 2] = corner[:, 0] + width / 2 * (step - 1)  # the patch's center from the image's
         matrix[:, 1, 2] = corner[:, 1] + height / 2 * (step - 1)
         matrix[:, 2, 2] = 1
-        return Flow(matrix=result)
+        return Flow(matrix=matrix)

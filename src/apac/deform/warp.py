@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from apac import trees
 from apac.deform.base import prepare
-from apac.deform.cpu import apply_in_tiles, as_arrays, kernels_for
+from apac.deform.cpu import apply_in_tiles, as_arrays, as_tensor, kernels_for
 from apac.deform.thickness import Thickness
 from apac.errors import InputError
 
@@ -89,11 +89,11 @@ def resample(
     height, width = images.shape[2:]
     flow = combined_flow(group, images, parameters) if flow is None else flow
     matrix, displacement, padding = flow.matrix, flow.displacement, group_padding(group) or 0.0
-    originals = images.to(_coordinate_type(images))
+    originals = _to(_coordinate_type(images), images)
     kernels = kernels_for(images, tuple(parameters))
     if kernels is not None:
         change = None if thickness is None else (parameters[-1].change, thickness.window((height, width)))
-        return _resample_kernel(kernels, originals, matrix, displacement, padding, change).to(images.dtype)
+        return _to(images.dtype, _resample_kernel(kernels, originals, matrix, displacement, padding, change))
     result = _resample_torch(originals, matrix, displacement, padding).to(images.dtype)
     return result if thickness is None else thickness.apply(result, parameters[-1])
 
@@ -114,11 +114,15 @@ def _coordinate_type(images: Tensor) -> torch.dtype:
     return torch.float64 if images.dtype == torch.float64 else torch.float32
 
 
+def _to(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)  # which takes time even if nothing changes
+
+
 def _combine(operation: Callable[[Any, Any], Any], terms: list[Tensor], dtype: torch.dtype) -> Tensor | None:
     """Combine the terms in order: images deformed by A and then B are sampled at x → A(B(x)), which is A @ B."""
     if len(terms) < 2:
-        return terms[0].to(dtype) if terms else None
-    return torch.as_tensor(reduce(operation, as_arrays(*[term.to(dtype) for term in terms])))
+        return _to(dtype, terms[0]) if terms else None
+    return as_tensor(reduce(operation, as_arrays(*[_to(dtype, term) for term in terms])))
 
 
 def _resample_kernel(
