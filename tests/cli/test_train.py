@@ -41,6 +41,7 @@ def test_every_option_reaches_the_configuration(tmp_path, few):
         "tied": 0.5,
         "momentum": 0.8,
         "weight_decay": 1e-5,
+        "label_smoothing": 0.2,
         "ema_decay": 0.5,
         "validation_fraction": 0.2,
         "normalization": "standardization",

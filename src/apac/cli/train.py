@@ -87,7 +87,11 @@ def train(
     ] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of the optimizer.", show_default="0.9")] = None,
     weight_decay: Annotated[
-        float | None, typer.Option(help="Decay of the weights.", show_default="the paper's; 5e-4 for resnet")
+        float | None, typer.Option(help="Decay of the weights.", show_default="the paper's; 5e-4 for others")
+    ] = None,
+    label_smoothing: Annotated[
+        float | None,
+        typer.Option(help="Share of the target probability that is spread over all classes.", show_default="0"),
     ] = None,
     ema_decay: Annotated[
         float | None,
@@ -141,6 +145,7 @@ def train(
         "tied": tied,
         "momentum": momentum,
         "weight_decay": weight_decay,
+        "label_smoothing": label_smoothing,
         "ema_decay": ema_decay,
         "validation_fraction": validation_fraction,
         "normalization": normalization,

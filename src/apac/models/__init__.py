@@ -1,4 +1,4 @@
-"""The networks by name: the four of the paper, and a residual network for images of any size. They return logits."""
+"""The networks by name: the four of the paper, and two of today, one for images of any size. They return logits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from torch import nn
 
 from apac.errors import InputError
 from apac.models.cifar10_cnn import cifar10_cnn
+from apac.models.cifar10_modern import PatchWhitening, cifar10_modern
 from apac.models.mlp import cifar10_mlp, mnist_mlp
 from apac.models.mnist_cnn import mnist_cnn
 from apac.models.resnet import Block, resnet
@@ -16,8 +17,9 @@ from apac.models.tied import cifar10_tied, mnist_tied
 BUILDERS = {"mnist-cnn": mnist_cnn, "mnist-mlp": mnist_mlp, "cifar10-cnn": cifar10_cnn, "cifar10-mlp": cifar10_mlp}
 TIED = {"mnist-mlp": mnist_tied, "cifar10-mlp": cifar10_tied}
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}  # by the first part of the name
+MODERN = "cifar10-modern"
 RESNET = "resnet"
-NAMES = (*BUILDERS, RESNET)
+NAMES = (*BUILDERS, MODERN, RESNET)
 
 
 def fixed_size(name: str | None) -> int | None:
@@ -70,4 +72,10 @@ def _layers(name: str, image_shape: tuple[int, int, int] | None, classes: int, t
             f"the network {name} takes images of {expected} pixels, got {got}; resize them, those of a folder "
             f"with size={sides[0]}, or use the network {RESNET}, which takes any size."
         )
-    return (TIED if tied else BUILDERS)[name](image_shape[0], classes)
+    builder = cifar10_modern if name == MODERN else (TIED if tied else BUILDERS)[name]
+    return builder(image_shape[0], classes)
+
+
+def fitted_layers(network: nn.Module) -> list[PatchWhitening]:
+    """Return the layers that are not trained but fitted to network inputs before the training."""
+    return [layer for layer in network.modules() if isinstance(layer, PatchWhitening)]

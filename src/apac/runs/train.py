@@ -169,6 +169,9 @@ def _train(
     module.to(device)
     inputs = normalization.standardize(deformation.preprocess(scale_pixels(images[:2])))
     check_network(module, inputs.to(device), len(classes))
+    for layer in models.fitted_layers(module) if config.weights is None else ():
+        first = deformation.preprocess(scale_pixels(images[: layer.fitted_images]))
+        layer.fit(normalization.standardize(first).to(device))
     checkpointer = Checkpointer(path, config, should_stop)
     if folder is not None:
         run_folder.claim(folder, settings, split.digest(), resume=resume)

@@ -18,7 +18,7 @@ PAPER = {
 }
 PAPER_DATA = ("mnist-5k", "mnist", "cifar10")
 OTHERS = (0.005, 5e-4)  # suitable for small data sets
-RESNET = (0.05, 5e-4)
+MODERN, MUON = ("resnet", "cifar10-modern"), (0.05, 5e-4)
 ADAMW = (1e-3, 0.05)  # of any network
 TIMM = "timm:"  # how the names of networks of that library start
 
@@ -29,11 +29,12 @@ Optimizer = Literal["sgd", "muon", "adamw"]
 class TrainConfig:
     """Training settings.
 
-    Values that are None depend on the network and the data. The network "resnet" is trained by Muon and the networks of
-    timm by AdamW, with warm-up and a cosine schedule; others by SGD with an exponential schedule. `learning_rate` and
-    `weight_decay` are the paper's for its networks and data sets; otherwise they are 0.05 and 5e-4 for "resnet", 0.001
-    and 0.05 for AdamW, and 0.005 and 5e-4 for all others. If `normalization` is None, MNIST is scaled, CIFAR-10 is
-    whitened for the paper's networks, and other pixels are standardized. A run stores the values that were used.
+    Values that are None depend on the network and the data. The networks "resnet" and "cifar10-modern" are trained by
+    Muon and those of timm by AdamW, with warm-up and a cosine schedule; others by SGD with an exponential schedule.
+    `learning_rate` and `weight_decay` are the paper's for its networks and data sets; otherwise they are 0.05 and 5e-4
+    for "resnet" and "cifar10-modern", 0.001 and 0.05 for AdamW, and 0.005 and 5e-4 for all others. If `normalization`
+    is None, MNIST is scaled, CIFAR-10 is whitened for the paper's networks, and other pixels are standardized. A run
+    stores the values that were used.
 
     >>> TrainConfig(epochs=30, schedule="cosine").batch_size
     100
@@ -48,6 +49,7 @@ class TrainConfig:
     tied: float = 0.0  # initial fraction of the epochs in which an MLP shares weights like a convolution
     momentum: float = 0.9
     weight_decay: float | None = None  # on the weights, not on the biases: an L2 penalty; for AdamW decoupled from it
+    label_smoothing: float = 0.0  # of the target probabilities, which is spread evenly over all classes
     ema_decay: float = 0.0  # of the moving average of the weights, per step; 0 disables averaging
     validation_fraction: float = 0.1  # fraction of the training images to hold out
     seed: int = 0
@@ -67,7 +69,7 @@ class TrainConfig:
             validate_positive(self, "learning_rate")
         if self.weight_decay is not None:
             validate_number(self, "weight_decay", minimum=0)
-        for name in ("warmup", "tied", "momentum", "ema_decay", "validation_fraction"):
+        for name in ("warmup", "tied", "momentum", "label_smoothing", "ema_decay", "validation_fraction"):
             if getattr(self, name) is not None or name != "warmup":
                 validate_number(self, name, minimum=0, below=1)
         if self.size is not None:
@@ -87,8 +89,8 @@ class TrainConfig:
 
     def resolve(self, network: str | None, data: str | None) -> TrainConfig:
         """Replace None by the default for this network and data set. Pass None for a network or data without a name."""
-        modern = network == "resnet" or (network or "").startswith(TIMM)
-        optimizer: Optimizer = self.optimizer or ("sgd" if not modern else "muon" if network == "resnet" else "adamw")
+        modern = network in MODERN or (network or "").startswith(TIMM)
+        optimizer: Optimizer = self.optimizer or ("sgd" if not modern else "muon" if network in MODERN else "adamw")
         learning_rate, weight_decay = _rate_and_decay(network, data, optimizer)
         return replace(
             self,
@@ -111,8 +113,8 @@ class TrainConfig:
 def _rate_and_decay(network: str | None, data: str | None, optimizer: Optimizer) -> tuple[float, float]:
     if optimizer == "adamw":
         return ADAMW
-    if network == "resnet":
-        return RESNET
+    if network in MODERN:
+        return MUON
     return PAPER.get(network or "", OTHERS) if data in PAPER_DATA else OTHERS
 
 

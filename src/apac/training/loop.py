@@ -117,7 +117,8 @@ def run_epochs(
             group["lr"] = learning_rate
 
         with seeded_torch(config.seed, "network", state.step, device):
-            loss = functional.cross_entropy(state.network(virtual.to(device)), targets.to(device))
+            logits = state.network(virtual.to(device))
+            loss = functional.cross_entropy(logits, targets.to(device), label_smoothing=config.label_smoothing)
             state.optimizer.zero_grad()
             loss.backward()
         state.optimizer.step()

@@ -1,0 +1,68 @@
+"""The network in the manner of airbench."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from sklearn.decomposition import PCA
+from torch.nn import functional
+
+import apac
+from apac import models
+from apac.models.cifar10_modern import NOISE, PatchWhitening, cifar10_modern
+
+
+def correlated_images(n: int, random: torch.Generator) -> torch.Tensor:
+    """Return smooth images (n, 3, 32, 32): neighbors and channels are correlated, as in photos."""
+    noise = torch.randn(n, 3, 34, 34, generator=random)
+    return functional.avg_pool2d(noise + noise.mean(1, keepdim=True), 3, stride=1)
+
+
+def test_the_first_layer_whitens_patches_as_scikit_learn_does(random):
+    images = correlated_images(50, random)
+    layer = PatchWhitening(3)
+    layer.fit(images)
+    patches = functional.unfold(images, 2).transpose(1, 2).flatten(0, 1).numpy().astype(np.float64)
+    pca = PCA().fit(patches)
+    expected = pca.components_ / np.sqrt(pca.explained_variance_ + NOISE)[:, None]
+    filters = layer.weight.flatten(1).numpy()
+    # Components are unique up to their sign. float32 filters of up to 1 / sqrt(NOISE).
+    signs = np.sign((filters[:12] * expected).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(filters[:12] * signs, expected, atol=1e-3)
+    np.testing.assert_array_equal(filters[12:], -filters[:12])
+
+
+def test_its_size_is_that_of_airbench():
+    with torch.device("meta"):
+        network = cifar10_modern()
+    trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    assert 1.9e6 < trained < 2.1e6
+    assert network.eval()(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
+
+
+def test_training_fits_the_first_layer_and_keeps_it(tmp_path, random):
+    pixels = (correlated_images(40, random) * 40 + 128).clamp(0, 255).to(torch.uint8)
+    labels = torch.arange(40) % 2
+    config = apac.TrainConfig(epochs=1, batch_size=20, label_smoothing=0.2, validation_fraction=0)
+    run = apac.train("cifar10-modern", (pixels, labels), apac.Flip(), config=config, out=tmp_path / "run")
+    (layer,), fitted = models.fitted_layers(run.network), PatchWhitening(3)
+    # Training images are in the order of the split, which changes rounding only.
+    fitted.fit(run.normalization.standardize(pixels / 255))
+    own, expected = layer.weight, fitted.weight
+    signs = (own * expected).sum(dim=(1, 2, 3), keepdim=True).sign()
+    torch.testing.assert_close(own * signs, expected, atol=1e-3, rtol=1e-3)
+    assert run.config.optimizer == "muon"
+    images = run.normalize(pixels)
+    first, loaded = run.classifier().decide(images), apac.load(tmp_path / "run").classifier().decide(images)
+    torch.testing.assert_close(first.log_scores, loaded.log_scores)
+
+
+def test_smoothed_labels_bound_the_confidence(random):
+    """With labels smoothed by 1/2, the best probability of the true one of two classes is 3/4."""
+    images, labels = torch.eye(2).repeat(20, 1).view(40, 2, 1, 1), torch.arange(40) % 2
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 2))
+    config = apac.TrainConfig(epochs=300, batch_size=40, learning_rate=1, label_smoothing=0.5, validation_fraction=0)
+    run = apac.train(network, (images, labels), apac.Compose(), config=config)
+    with torch.no_grad():
+        probabilities = run.network(images[:2]).softmax(dim=1).diagonal()
+    torch.testing.assert_close(probabilities, torch.full((2,), 0.75), atol=0.01, rtol=0)
