@@ -30,7 +30,7 @@ def certified(decision: apac.Decision, error: float = 1e-4, **others: Any) -> Ce
         mean=passes.mean(),
         median=np.median(passes),
         percentile99=np.percentile(passes, 99),
-        uncertain=int((stopped == "limit").sum()),
+        unsettled=int((stopped == "limit").sum()),
         clipped=0,
         failed=int((stopped == "nan").sum()),
         seconds=2.0,

@@ -150,7 +150,7 @@ def test_certified_evaluation_prints_and_writes_the_passes_of_every_image(run, f
     assert payload["mean"] == pytest.approx(passes.mean())
     assert payload["median"] == pytest.approx(np.median(passes))
     assert payload["percentile99"] == pytest.approx(np.percentile(passes, 99))
-    assert payload["uncertain"] == (stopped == "limit").sum()
+    assert payload["unsettled"] == (stopped == "limit").sum()
     assert payload["wrong"] == pytest.approx((labels != truth).mean())
     loaded = apac.load(run)
     with torch.no_grad():
@@ -160,8 +160,8 @@ def test_certified_evaluation_prints_and_writes_the_passes_of_every_image(run, f
     assert row(result.stdout, "passes, mean") == f"{passes.mean():.1f}"
     assert row(result.stdout, "passes, median") == f"{np.median(passes):.0f}"
     assert row(result.stdout, "passes, 99th percentile") == f"{np.percentile(passes, 99):.0f}"
-    uncertain = (stopped == "limit").sum()
-    assert row(result.stdout, "not settled, limit 64") == f"{uncertain} of 200 ({100 * uncertain / 200:.2f} %)"
+    unsettled = (stopped == "limit").sum()
+    assert row(result.stdout, "not settled, limit 64") == f"{unsettled} of 200 ({100 * unsettled / 200:.2f} %)"
     assert row(result.stdout, "test error, plain") == f"{100 * payload['plain']:.2f} %"
     assert row(result.stdout, "test error, APAC") == f"{100 * payload['wrong']:.2f} %"
     assert "at most 0.1" in " ".join(result.stdout.split())

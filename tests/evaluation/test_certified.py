@@ -70,7 +70,7 @@ def test_statistics_agree_with_numpy(evaluated):
     assert result.mean == pytest.approx(np.mean(passes))
     assert result.median == pytest.approx(np.median(passes))
     assert result.percentile99 == pytest.approx(np.percentile(passes, 99))
-    assert result.uncertain == np.sum(stopped == "limit")
+    assert result.unsettled == np.sum(stopped == "limit")
     assert result.wrong == pytest.approx(np.mean(decision.labels.numpy() != labels.numpy()))
     assert result.clipped == np.sum((stopped == "certified") & (decision.clipped.numpy() > 0))
     assert result.failed == np.sum(stopped == "nan")
@@ -80,7 +80,7 @@ def test_statistics_agree_with_numpy(evaluated):
 
 def test_each_kind_of_image_is_counted_once(evaluated):
     result, _ = evaluated
-    assert result.uncertain == COUNTS[2]
+    assert result.unsettled == COUNTS[2]
     assert result.clipped == COUNTS[3]
     assert result.failed == COUNTS[4]
     assert result.decision.stopped.count("certified") == sum(COUNTS[:2]) + COUNTS[3]
@@ -96,7 +96,7 @@ def test_a_clipped_image_that_is_not_certified_is_not_counted_as_clipped():
     classifier = apac.Classifier(network, apac.Compose(), apac.Certified(limit=32), device_batch=1)
     result = evaluate_certified(classifier, torch.zeros(1, 1, 1, 1), torch.tensor([0]))
     assert result.decision.clipped[0] > 0
-    assert result.uncertain == 1
+    assert result.unsettled == 1
     assert result.clipped == 0
 
 
@@ -114,7 +114,7 @@ def test_json_contains_all_but_the_decision(evaluated):
     payload = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert payload["rule"] == {"kind": "Certified", "error": 1e-3, "limit": 96, "clip": 30.0}
     assert "decision" not in payload
-    for name in ("images", "seed", "wrong", "mean", "median", "percentile99", "uncertain", "clipped", "failed"):
+    for name in ("images", "seed", "wrong", "mean", "median", "percentile99", "unsettled", "clipped", "failed"):
         assert payload[name] == getattr(result, name)
 
 

@@ -41,7 +41,7 @@ def test_the_words_follow_the_p_value(corrected, corrupted, words):
 
 def test_the_table_of_the_certified_rule_has_its_numbers():
     decision = make_decision(["certified"] * 3 + ["limit"], passes=[32, 48, 64, 2048])
-    numbers = {"images": 4000, "mean": 1234.56, "median": 48.0, "percentile99": 16384.0, "uncertain": 50}
+    numbers = {"images": 4000, "mean": 1234.56, "median": 48.0, "percentile99": 16384.0, "unsettled": 50}
     shown = tables.certified(certified(decision, error=0.001, wrong=0.0315, clipped=6, **numbers), plain=0.0425)
     assert shown.title == "4,000 test images, probability of settling falsely at most 0.001"
     assert {row[0]: row[1] for row in shown.rows} == {

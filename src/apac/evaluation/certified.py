@@ -36,14 +36,14 @@ class CertifiedEvaluation:
     mean: float  # of the passes
     median: float
     percentile99: float
-    uncertain: int  # images that reached the limit without being certified
+    unsettled: int  # images that reached the limit without being certified
     clipped: int  # certified images with a pass in which the clip was active
     failed: int  # images for which the network returned NaN
     seconds: float  # to compute the decisions
     decision: Decision
 
     @property
-    def certain(self) -> Tensor:
+    def settled(self) -> Tensor:
         """The mask of the certified images, (N,)."""
         return torch.tensor([reason == "certified" for reason in self.decision.stopped])
 
@@ -109,7 +109,7 @@ def evaluate_certified(
         mean=float(passes.mean()),
         median=float(passes.quantile(0.5)),
         percentile99=float(passes.quantile(0.99)),
-        uncertain=len(_stopped(decision, "limit")),
+        unsettled=len(_stopped(decision, "limit")),
         clipped=int((decision.clipped[certified] > 0).sum()),
         failed=len(_stopped(decision, "nan")),
         seconds=seconds,

@@ -84,7 +84,7 @@ def certified(result: CertifiedEvaluation, plain: float) -> Table:
         ("passes, mean", f"{result.mean:,.1f}"),
         ("passes, median", f"{result.median:,.0f}"),
         ("passes, 99th percentile", f"{result.percentile99:,.0f}"),
-        (f"not settled, limit {result.rule.limit:,}", _fraction(result.uncertain, result)),
+        (f"not settled, limit {result.rule.limit:,}", _fraction(result.unsettled, result)),
         ("settled with the clip active", _fraction(result.clipped, result)),
         ("time", f"{result.seconds:.1f} s"),
     ]
@@ -104,8 +104,8 @@ def certified_by_error(results: Sequence[CertifiedEvaluation], evaluation: Evalu
             f"{result.mean:,.1f}",
             f"{result.median:,.0f}",
             f"{result.percentile99:,.0f}",
-            f"{result.uncertain:,}",
-            f"{int((result.certain & (result.decision.labels != fixed_labels)).sum()):,}",
+            f"{result.unsettled:,}",
+            f"{int((result.settled & (result.decision.labels != fixed_labels)).sum()):,}",
             percent(result.wrong),
         )
         for result in sorted(results, key=lambda result: -result.rule.error)
