@@ -75,6 +75,14 @@ class ErrorResponse(BaseModel):
     error: str
 
 
+class Ready(BaseModel):
+    ready: bool
+
+
+class ModelReady(Ready):
+    name: str
+
+
 class TensorMetadata(BaseModel):
     name: str
     datatype: str

@@ -13,26 +13,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from apac.errors import InputError
 from apac.runs.run import load
 from apac.serve.app import build, services_of
+from apac.serve.connections import Connection
 from apac.serve.guard import Guard
 from apac.serve.limits import Limits
 from apac.serve.model import Model
 from apac.serve.signals import KILLED, handled_signals
-from apac.serve.workers import supervise
+from apac.serve.workers import end_with_parent, supervise
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
 # A worker that comes back from the network waits for Python at most this long; Python's own 5 ms are a whole batch.
 SWITCH_SECONDS = 0.0005
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-HEADER_SECONDS = 10.0  # for a client to send the header of its first request
 DRAIN_TICKS = 5  # of 0.1 s, in which kept connections are told to close before the server stops to listen
 
 
@@ -79,13 +77,14 @@ def serve(configuration: Configuration) -> None:
         guard = application(configuration)  # in the parent of workers too: an error is one sentence, not one per worker
         print(f"serving {', '.join(services_of(guard).models)} at {address}", flush=True)
         if configuration.workers > 1:
-            supervise(partial(serve_process, configuration, listener), configuration.workers)
+            supervise(partial(serve_process, configuration, listener), configuration.workers, listener)
         else:
             _run(configuration, guard, listener, is_worker=False)
 
 
 def serve_process(configuration: Configuration, listener: socket.socket) -> None:
     """Serve in a worker process."""
+    end_with_parent()
     _run(configuration, application(configuration), listener, is_worker=True)
 
 
@@ -116,27 +115,14 @@ def uvicorn_config(guard: Guard) -> uvicorn.Config:
     limits = guard.limits
     return uvicorn.Config(
         guard,
-        http=Protocol,
+        http=Connection,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=limits.connections,
         timeout_graceful_shutdown=round(limits.seconds + limits.body_seconds),
     )
-
-
-class Protocol(H11Protocol):
-    """HTTP connections; one that sends no request in time is closed."""
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.loop.call_later(HEADER_SECONDS, self._close_silent)
-
-    def _close_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
-            self.transport.close()
 
 
 class Server(uvicorn.Server):
