@@ -85,9 +85,8 @@ def test_what_is_not_http_is_refused_in_json(impatient):
     assert body(answer) == {"error": "this is not a valid HTTP request."}
 
 
-def test_too_many_connections_are_503_with_retry_after_and_more_are_closed(monkeypatch):
+def test_too_many_connections_are_503_with_retry_after_and_more_are_closed(monkeypatch, unprepared):
     monkeypatch.setattr(connections, "SPARE", 1)
-    monkeypatch.setattr(engine, "MIN_OPERATIONS", float("inf"))
     with ExitStack() as stack:
         server = stack.enter_context(running(mnist(), limits=replace(LIMITS, connections=2), wait=False))
         first, _, third, fourth = [stack.enter_context(connect(server)) for _ in range(4)]

@@ -16,6 +16,7 @@ from apac.serve.refusal import unavailable
 
 HEADER_SECONDS = 10.0  # for a client to send the header of a request
 UNREAD_SECONDS = 20.0  # in which a client reads nothing of its response
+DRAIN_SECONDS = 0.5  # for requests on their way, when the server ends
 SPARE = 256  # connections beyond the limit, whose requests are refused; those beyond these are closed unread
 CROWDED = "the server has too many connections; try again."
 
@@ -39,6 +40,19 @@ class Connection(H11Protocol):
             connected = transport.get_extra_info("socket")
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * UNREAD_SECONDS))
         self._watch_header()
+        if guard.draining():
+            self.shutdown()
+
+    def shutdown(self) -> None:
+        """Close the connection after the response. A client without a request may have one on its way."""
+        if self._is_served:
+            super().shutdown()
+        else:
+            self.loop.call_later(DRAIN_SECONDS, self._close_unless_served)
+
+    def _close_unless_served(self) -> None:
+        if not self._is_served:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

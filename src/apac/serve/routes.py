@@ -55,6 +55,7 @@ class Services:
     limits: Limits
     metrics: Metrics
     draining: bool = False  # the server ends soon and takes no new clients
+    listens_when_ready: bool = False  # not before, when other processes can answer
     decoders: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(DECODERS, "apac-decode", limit_to_one_torch_thread)
     )

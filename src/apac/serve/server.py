@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
 import socket
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,6 @@ LOCAL = ("127.0.0.1", "::1", "localhost")
 # A worker that comes back from the network waits for Python at most this long; Python's own 5 ms are a whole batch.
 SWITCH_SECONDS = 0.0005
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-DRAIN_TICKS = 5  # of 0.1 s, in which kept connections are told to close before the server stops to listen
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,9 @@ def serve(configuration: Configuration) -> None:
 def serve_process(configuration: Configuration, listener: socket.socket) -> None:
     """Serve in a worker process."""
     end_with_parent()
-    _run(configuration, application(configuration), listener, is_worker=True)
+    guard = application(configuration)
+    services_of(guard).listens_when_ready = True
+    _run(configuration, guard, listener, is_worker=True)
 
 
 def _run(configuration: Configuration, guard: Guard, listener: socket.socket, *, is_worker: bool) -> None:
@@ -132,7 +134,6 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._services = services_of(guard)
         self._is_worker = is_worker
-        self._ticks_to_drain = DRAIN_TICKS
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -143,11 +144,24 @@ class Server(uvicorn.Server):
         # The signals of a terminal or a service manager reach a worker too: only its parent ends it at once.
         if self._services.draining and not self._is_worker:
             os._exit(KILLED)
-        self._services.draining = True
+        self._services.draining = self.should_exit = True
 
-    async def on_tick(self, counter: int) -> bool:
-        # Responses ask clients to close their connections first: a request on its way is then not lost.
-        if self._services.draining:
-            self._ticks_to_drain -= 1
-            self.should_exit = self._ticks_to_drain <= 0
-        return await super().on_tick(counter)
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop to listen, and end after the last response."""
+        loop = asyncio.get_running_loop()
+        protocol = partial(Connection, self.config, self.server_state, self.lifespan.state)
+        # Clients whose connections the system made, but which this process has not accepted yet, are answered too.
+        adopted = [
+            loop.create_task(loop.connect_accepted_socket(protocol, connection))
+            for listener in sockets or ()
+            for connection in _pending(listener)
+        ]
+        await super().shutdown(sockets)
+        await asyncio.gather(*adopted, return_exceptions=True)
+
+
+def _pending(listener: socket.socket) -> Iterator[socket.socket]:
+    """Accept the connections that wait at a socket that does not block."""
+    with suppress(OSError):  # when there are no more
+        while True:
+            yield listener.accept()[0]
