@@ -107,9 +107,7 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).partition(" (while")[
-            0
-        ]  # that names the address again
+        reason = (getattr(error, "strerror", None) or str(error)).partition(" (while")[0]
         raise InputError(f"cannot listen at {host}, port {port}: {reason}; choose another address or port.") from error
     listener.set_inheritable(True)
     return listener

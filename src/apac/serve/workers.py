@@ -52,7 +52,7 @@ def supervise(work: Callable[[], None], count: int, listener: socket.socket) -> 
                         worker.start()
                         workers.append(worker)
                     time.sleep(POLL_SECONDS)
-                listener.close()  # otherwise clients could still connect, and nobody would accept them
+                listener.close()  # otherwise clients could still connect, to a queue that no worker reads
                 for worker in workers:
                     worker.terminate()
                 for worker in workers:
