@@ -15,6 +15,12 @@ from apac.inference import engine
 from served import Running, mnist, running
 
 
+@pytest.fixture
+def unprepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers of this test run their networks as they are: exporting them takes longer than the tests."""
+    monkeypatch.setattr(engine, "MIN_OPERATIONS", float("inf"))
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Running]:
     with ExitStack() as stack:

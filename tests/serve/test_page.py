@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sklearn.datasets
+
+import apac
+from apac.serve.model import Model
+from served import LIMITS, mnist, running
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -24,32 +30,77 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture
-def page(browser: Any, server: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The page; errors of its scripts and of the content security policy fail the test."""
-    context = browser.new_context(reduced_motion="reduce", **getattr(request, "param", {}))
+@contextmanager
+def opened(browser: Any, server: Any, **options: Any) -> Iterator[Any]:
+    """Open the page; errors of its scripts and of the content security policy fail the test."""
+    context = browser.new_context(reduced_motion="reduce", **options)
     page = context.new_page()
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.goto(server.address)
-    playwright.expect(page.locator("#drawing")).to_be_visible()
     yield page
     context.close()
     assert not [problem for problem in problems if not problem.startswith("Failed to load resource")]
 
 
-def draw_seven(page: Any) -> None:
+@pytest.fixture
+def page(browser: Any, server: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    with opened(browser, server, **getattr(request, "param", {})) as page:
+        playwright.expect(page.locator("#drawing")).to_be_visible()
+        yield page
+
+
+def seven_points(page: Any) -> list[tuple[float, float]]:
+    """The stroke of a seven on the canvas."""
     box = page.locator("#canvas").bounding_box()
+    stroke = [(0.25 + 0.1 * step, 0.2) for step in range(6)] + [
+        (0.75 - 0.06 * step, 0.2 + 0.13 * step) for step in range(6)
+    ]
+    return [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
 
-    def at(x: float, y: float) -> tuple[float, float]:
-        return box["x"] + x * box["width"], box["y"] + y * box["height"]
 
-    page.mouse.move(*at(0.25, 0.2))
+def draw_seven(page: Any) -> None:
+    points = seven_points(page)
+    page.mouse.move(*points[0])
     page.mouse.down()
-    page.mouse.move(*at(0.75, 0.2), steps=5)
-    page.mouse.move(*at(0.45, 0.85), steps=5)
+    for point in points[1:]:
+        page.mouse.move(*point)
     page.mouse.up()
+
+
+def touch_seven(page: Any) -> None:
+    session = page.context.new_cdp_session(page)
+    points = [{"x": x, "y": y} for x, y in seven_points(page)]
+    for kind, place in [
+        ("touchStart", points[:1]),
+        *(("touchMove", [point]) for point in points[1:]),
+        ("touchEnd", []),
+    ]:
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": place})
+
+
+def write_seven(page: Any) -> None:
+    """With a pen."""
+    session = page.context.new_cdp_session(page)
+    (x, y), *rest = seven_points(page)
+    pen = {"button": "left", "buttons": 1, "clickCount": 1, "pointerType": "pen"}
+    session.send("Input.dispatchMouseEvent", {"type": "mousePressed", "x": x, "y": y, **pen})
+    for x, y in rest:
+        session.send("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y, **pen})
+    session.send("Input.dispatchMouseEvent", {"type": "mouseReleased", "x": x, "y": y, **pen, "buttons": 0})
+
+
+def drop(page: Any, content: bytes, name: str) -> None:
+    transfer = page.evaluate_handle(
+        """([bytes, name]) => {
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([new Uint8Array(bytes)], name));
+            return transfer;
+        }""",
+        [list(content), name],
+    )
+    page.dispatch_event("#drop", "drop", {"dataTransfer": transfer})
 
 
 def expect_settled(page: Any, name: str) -> None:
@@ -94,15 +145,7 @@ PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobil
 
 @pytest.mark.parametrize("page", [PHONE], indirect=True, ids=["phone"])
 def test_a_picture_that_is_dropped_settles_on_a_phone(page, seven):
-    transfer = page.evaluate_handle(
-        """bytes => {
-            const transfer = new DataTransfer();
-            transfer.items.add(new File([new Uint8Array(bytes)], "photo.png", { type: "image/png" }));
-            return transfer;
-        }""",
-        list(seven),
-    )
-    page.dispatch_event("#drop", "drop", {"dataTransfer": transfer})
+    drop(page, seven, "photo.png")
     expect_settled(page, "7")
     assert page.locator("#given").evaluate("image => image.naturalWidth") == 200
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -134,3 +177,61 @@ def test_without_the_server_the_page_says_so(page):
     draw_seven(page)
     page.get_by_role("button", name="Classify the drawing").click()
     playwright.expect(page.get_by_role("alert")).to_have_text("The server does not answer; try again.")
+
+
+POINTERS: dict[str, Any] = {"touch": touch_seven, "pen": write_seven}
+
+
+@pytest.mark.parametrize("pointer", POINTERS)
+@pytest.mark.parametrize("page", [PHONE], indirect=True, ids=["phone"])
+def test_a_finger_and_a_pen_draw_a_seven_without_scrolling(page, pointer):
+    kinds = page.evaluate_handle("window.kinds = []")
+    page.evaluate('document.getElementById("canvas").addEventListener("pointerdown", (e) => kinds.push(e.pointerType))')
+    page.locator("#canvas").scroll_into_view_if_needed()
+    before = page.evaluate("scrollY")
+    POINTERS[pointer](page)
+    assert page.evaluate("scrollY") == before
+    assert kinds.json_value() == [pointer]
+    page.get_by_role("button", name="Classify the drawing").tap()
+    expect_settled(page, "7")
+
+
+@pytest.mark.parametrize("page", [{"permissions": ["clipboard-read", "clipboard-write"]}], indirect=True, ids=[""])
+def test_a_picture_that_is_pasted_settles(page, seven):
+    page.evaluate(
+        """async (bytes) => {
+            const blob = new Blob([new Uint8Array(bytes)], { type: "image/png" });
+            await navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]);
+        }""",
+        list(seven),
+    )
+    page.keyboard.press("Control+V")
+    expect_settled(page, "7")
+
+
+def test_a_photo_that_is_dropped_is_decided_by_the_chosen_model(browser, unprepared):
+    photo = Path(sklearn.datasets.__file__).parent / "images" / "flower.jpg"
+    colors = Model("cifar10-cnn", apac.load("cifar10-cnn"), LIMITS)
+    with running(mnist(), colors) as server, opened(browser, server) as page:
+        page.get_by_label("Model").select_option("cifar10-cnn")
+        playwright.expect(page.locator("#drawing")).to_be_hidden()
+        drop(page, photo.read_bytes(), "flower.jpg")
+        playwright.expect(page.locator("#status")).to_contain_text("settled after", timeout=30_000)
+        assert page.locator("#classes th").all_inner_texts() == list(colors.run.classes)
+        assert page.locator("#samples img").first.evaluate("image => image.naturalWidth") == 32
+        assert page.locator("#plain").inner_text()
+
+
+def test_a_server_with_a_token_asks_for_it_and_says_if_it_is_wrong(browser, seven, unprepared):
+    with running(mnist(), token=b"a token of this test") as server, opened(browser, server) as page:
+        field = page.get_by_label("This server asks for a token")
+        playwright.expect(field).to_be_focused()
+        field.fill("not the token of this test")
+        field.press("Enter")
+        playwright.expect(page.get_by_role("alert")).to_have_text("The server refused this token; check it.")
+        field.fill("a token of this test")
+        field.press("Enter")
+        playwright.expect(page.locator("#drawing")).to_be_visible()
+        playwright.expect(field).to_be_hidden()
+        drop(page, seven, "seven.png")
+        expect_settled(page, "7")

@@ -10,7 +10,9 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import pytest
@@ -21,60 +23,76 @@ from served import process, request, tensor
 INFER = "/v2/models/mnist-cnn/infer"
 
 
-def load(address: str, content: bytes, stop: threading.Event, answers: list[bytes], lost: list[str]) -> None:
-    """Send requests over one connection, which the server may close, until it takes no more."""
-    while not stop.is_set():
-        try:
-            with httpx.Client(base_url=address, trust_env=False, timeout=30) as client:
-                response = client.post(INFER, content=content)
-        except httpx.ConnectError:
-            return
-        except httpx.TransportError as error:
-            lost.append(type(error).__name__)
-            return
-        if response.status_code != 200:
-            lost.append(response.text)
-        answers.append(response.content)
+def load(address: str, content: bytes, answers: list[bytes], lost: list[str], *, keeps: bool = False) -> None:
+    """Send requests, each over its own connection or all over one, until the server takes no more."""
+    with httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
+        while True:
+            try:
+                response = client.post(INFER, content=content, headers={} if keeps else {"Connection": "close"})
+            except httpx.ConnectError:
+                return
+            except httpx.TransportError as error:
+                lost.append(repr(error))
+                return
+            if response.status_code != 200:
+                lost.append(response.text)
+            answers.append(response.content)
 
 
-def test_sigterm_under_load_answers_every_accepted_request_and_ends_with_0(pixels):
+def terminate_under_load(pixels: Any, *options: str) -> None:
     content = json.dumps(request(tensor(pixels[:4]), passes=32)).encode()
-    stop, lost = threading.Event(), list[str]()
-    answers: list[bytes] = []
-    with process("--port", "0") as (server, address):
-        clients = [threading.Thread(target=load, args=(address, content, stop, answers, lost)) for _ in range(4)]
-        for client in clients:
-            client.start()
-        while len(answers) < 8:
+    answers, lost = list[bytes](), list[str]()
+    with process("--port", "0", *options) as (server, address), ThreadPoolExecutor(8) as pool:
+        for number in range(8):
+            pool.submit(load, address, content, answers, lost, keeps=number % 2 == 0)
+        while len(answers) < 16:
             time.sleep(0.01)
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0
-        stop.set()
-        for client in clients:
-            client.join()
     assert not lost
     assert len(set(answers)) == 1
 
 
+def test_sigterm_under_load_answers_every_accepted_request_and_ends_with_0(pixels):
+    terminate_under_load(pixels)
+
+
 @pytest.mark.slow
-def test_kill_9_and_a_restart_at_the_same_port_give_the_same_bytes(pixels):
+def test_sigterm_under_load_answers_every_accepted_request_of_all_workers(pixels):
+    terminate_under_load(pixels, "--workers", "2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_alone_in_a_crowd_and_after_kill_9_and_a_restart_the_bytes_are_the_same(pixels, workers):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     content = json.dumps(request(tensor(pixels[:1]))).encode()
-    answers = []
+    crowd = json.dumps(request(tensor(pixels[1:65]))).encode()
+    answers = set()
     for _ in range(2):
-        with process("--port", port) as (server, address):
-            answers.append(httpx.post(f"{address}{INFER}", content=content, trust_env=False, timeout=60).content)
+        with process("--port", port, "--workers", workers) as (server, address), ThreadPoolExecutor(3) as pool:
+
+            def infer(payload: bytes) -> bytes:
+                response = httpx.post(f"{address}{INFER}", content=payload, trust_env=False, timeout=60)
+                assert response.status_code == 200
+                return response.content
+
+            answers.add(infer(content))
+            others = [pool.submit(infer, crowd) for _ in range(2)]
+            answers |= {infer(content) for _ in range(5)}
+            for other in others:
+                other.result()
             os.kill(server.pid, signal.SIGKILL)
             server.wait()
-    assert answers[0] == answers[1]
+    assert len(answers) == 1
 
 
 @pytest.mark.slow
 def test_a_second_signal_ends_at_once(pixels):
     content = json.dumps(request(tensor(pixels[:64]), passes=16_384)).encode()
     with process("--port", "0") as (server, address):
-        client = threading.Thread(target=load, args=(address, content, threading.Event(), [], []))
+        client = threading.Thread(target=load, args=(address, content, [], []))
         client.start()
         time.sleep(1)
         server.send_signal(signal.SIGTERM)
@@ -96,10 +114,7 @@ def test_workers_share_the_port_and_the_counts_and_are_replaced(pixels):
         def infer() -> int:
             return httpx.post(f"{address}{INFER}", content=content, trust_env=False, timeout=60).status_code
 
-        for _ in range(600):  # until the second worker is ready too
-            if [infer() for _ in range(20)] == [200] * 20:
-                break
-            time.sleep(0.1)
+        assert [infer() for _ in range(20)] == [200] * 20  # also while the second worker is not ready yet
         counts = httpx.get(f"{address}/metrics", trust_env=False).text
         assert float(re.search(r'apac_images_total\{model="mnist-cnn"\} (\S+)', counts)[1]) >= 20
         before = children()

@@ -1,31 +1,30 @@
-"""The application: models, error responses, and the document that describes the routes."""
+"""The application: models, routes and error responses."""
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
-from apac.classify.rules.base import PASSES_PER_UPDATE
+from apac.serve.document import document
 from apac.serve.guard import ClientLeft, Guard, response
 from apac.serve.limits import Limits
 from apac.serve.metrics import Metrics
-from apac.serve.model import MAX_SEED, Model
-from apac.serve.protocol import InferRequest
+from apac.serve.model import Model
 from apac.serve.refusal import Refusal
 from apac.serve.routes import Services, add_protocol, add_upload
 
 STATIC = Path(__file__).parent / "static"
+POLL_SECONDS = 0.05
 CLIENT_LEFT = 499  # as nginx logs it; the client does not see it
 SENTENCES = {404: "there is nothing at this address.", 405: "this address does not take that method."}
 
@@ -40,6 +39,8 @@ def build(models: Sequence[Model], limits: Limits, token: bytes | None = None) -
             warnings.simplefilter("ignore")  # of Pillow about unusual files, each of which is either read or refused
             for model in models:
                 model.engine.start()
+            while services.listens_when_ready and not services.is_ready and not services.draining:
+                await asyncio.sleep(POLL_SECONDS)
             yield
             for model in models:
                 model.engine.stop()
@@ -58,7 +59,7 @@ def build(models: Sequence[Model], limits: Limits, token: bytes | None = None) -
     add_upload(app, services, STATIC)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     _add_errors(app)
-    app.openapi = lambda: _document(app, services, with_token=token is not None)  # type: ignore[method-assign]
+    app.openapi = lambda: document(app, services, with_token=token is not None)  # type: ignore[method-assign]
     return Guard(app, limits, services.metrics, token, lambda: services.draining)
 
 
@@ -90,44 +91,3 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
         return response(Refusal(500, "the server failed to answer."))
-
-
-def _document(app: FastAPI, services: Services, *, with_token: bool) -> dict[str, Any]:
-    """Return the OpenAPI document, with the names of the models and the limits of this server."""
-    if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        schemas = document["components"].setdefault("schemas", {})
-        request = InferRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-        schemas |= request.pop("$defs", {}) | {"InferRequest": request}
-        bounds = _bounds(services)
-        for name, schema in schemas["Parameters"]["properties"].items():
-            _restrict(schema, bounds.get(name, {}))
-        for path in document["paths"].values():
-            for parameter in (parameter for route in path.values() for parameter in route.get("parameters", ())):
-                _restrict(parameter["schema"], bounds.get(parameter["name"], {}))
-        if with_token:
-            document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-            document["security"] = [{"token": []}]
-        app.openapi_schema = document
-    return app.openapi_schema
-
-
-def _bounds(services: Services) -> dict[str, dict[str, Any]]:
-    names, limits = list(services.models), services.limits
-    classes = max(len(model.run.classes) for model in services.models.values())
-    return {
-        "name": {"enum": names},
-        "model": {"enum": names},
-        "passes": {"minimum": 1, "maximum": limits.passes},
-        "error": {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
-        "limit": {"minimum": PASSES_PER_UPDATE, "maximum": limits.passes},
-        "seed": {"minimum": 0, "maximum": MAX_SEED},
-        "top_k": {"minimum": 1, "maximum": classes},
-    }
-
-
-def _restrict(schema: dict[str, Any], bounds: dict[str, Any]) -> None:
-    """Add bounds to the schema of a value that may be null."""
-    for option in schema.get("anyOf", [schema]):
-        if option.get("type") != "null":
-            option |= bounds

@@ -20,6 +20,7 @@ from apac.serve.refusal import Refusal, unavailable
 
 # The page asks for the token itself, and an orchestrator has none.
 OPEN_PATHS = ("/", "/v2/health/live", "/v2/health/ready")
+CLOSING = (408, 413)  # statuses after which the rest of the body is not read
 OPEN_FOLDER = "/static/"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 HEADERS = {
@@ -36,6 +37,7 @@ HEADERS = {
     "cache-control": "no-store",
 }
 RECORD = "apac.record"  # of the scope: what the log line says beyond the guard's own knowledge
+REFUSAL = "apac.refusal"  # of the scope: why the request is refused unread
 
 
 class ClientLeft(Exception):
@@ -66,7 +68,8 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 present = {name for name, _ in message["headers"]}
-                extra = HEADERS | ({"connection": "close"} if self.draining() or status in (408, 413) else {})
+                closes = self.draining() or status in CLOSING or REFUSAL in scope
+                extra = HEADERS | ({"connection": "close"} if closes else {})
                 message["headers"] = [
                     *message["headers"],
                     *((name.encode(), value.encode()) for name, value in extra.items() if name.encode() not in present),
@@ -90,6 +93,8 @@ class Guard:
             self._log(scope, status, seconds, size, record)
 
     def _check_headers(self, scope: Scope) -> None:
+        if REFUSAL in scope:
+            raise scope[REFUSAL]
         headers = dict(scope["headers"])
         path = scope["path"]
         if self.token is None:

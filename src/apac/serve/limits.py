@@ -17,4 +17,4 @@ class Limits:
     body_seconds: float = 10.0  # for a client to send its request
     queue: int = 1024  # images that wait for their first pass
     buffered_bytes: int = 256 << 20  # bodies of all requests together
-    connections: int = 1024
+    connections: int = 512  # open at a time

@@ -75,6 +75,14 @@ class ErrorResponse(BaseModel):
     error: str
 
 
+class Ready(BaseModel):
+    ready: bool
+
+
+class ModelReady(Ready):
+    name: str
+
+
 class TensorMetadata(BaseModel):
     name: str
     datatype: str
@@ -90,9 +98,14 @@ class ModelMetadata(BaseModel):
     parameters: dict[str, Any]
 
 
+def accepted(model: Model) -> list[Datatype]:
+    """Return the datatypes of images that a model takes."""
+    takes: dict[Datatype, bool] = {"FP32": True, "UINT8": model.takes_pixels, "BYTES": model.takes_pictures}
+    return [datatype for datatype, is_taken in takes.items() if is_taken]
+
+
 def metadata(model: Model) -> ModelMetadata:
     classes = len(model.run.classes)
-    accepted = ["FP32", *(["UINT8"] if model.takes_pixels else []), *(["BYTES"] if model.takes_pictures else [])]
     datatype = "UINT8" if model.takes_pixels else "FP32"
     return ModelMetadata(
         name=model.name,
@@ -103,7 +116,7 @@ def metadata(model: Model) -> ModelMetadata:
             TensorMetadata(name=name, datatype=kind, shape=[-1, classes] if per_class else [-1])
             for name, (kind, per_class) in OUTPUTS.items()
         ],
-        parameters={"classes": list(model.run.classes), "datatypes": accepted},
+        parameters={"classes": list(model.run.classes), "datatypes": accepted(model)},
     )
 
 

@@ -31,6 +31,8 @@ from apac.serve.protocol import (
     InferRequest,
     InferResponse,
     ModelMetadata,
+    ModelReady,
+    Ready,
     images_of,
     metadata,
     outputs,
@@ -53,6 +55,7 @@ class Services:
     limits: Limits
     metrics: Metrics
     draining: bool = False  # the server ends soon and takes no new clients
+    listens_when_ready: bool = False  # not before, when other processes can answer
     decoders: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(DECODERS, "apac-decode", limit_to_one_torch_thread)
     )
@@ -72,11 +75,16 @@ class Services:
     async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self.decoders, partial(function, *arguments))
 
-    async def in_time(self, request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    def deadline(self) -> float:
+        """Return the time at which a request that begins now is given up."""
+        return asyncio.get_running_loop().time() + self.limits.seconds
+
+    async def in_time(self, request: Request, deadline: float, work: Coroutine[Any, Any, Result]) -> Result:
         """Return the result of the work, unless it takes too long or the client leaves: then it is canceled."""
+        remaining = deadline - asyncio.get_running_loop().time()
         task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
         try:
-            await asyncio.wait({task, gone}, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, gone}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             raise ClientLeft if gone.done() else self.too_slow()
@@ -105,23 +113,28 @@ async def _left(request: Request) -> None:
 def add_protocol(app: FastAPI, services: Services) -> None:
     """Add the routes of the Open Inference Protocol v2, and /metrics."""
 
-    @app.get("/v2")
+    @app.get("/v2", responses=ERRORS)
     async def server_metadata() -> dict[str, Any]:
         return {"name": "apac", "version": app.version, "extensions": [], "models": list(services.models)}
 
-    @app.get("/v2/health/live")
+    @app.get("/v2/health/live", responses=ERRORS)
     async def live() -> dict[str, bool]:
         return {"live": True}
 
-    @app.get("/v2/health/ready", responses={503: {}})
+    @app.get("/v2/health/ready", response_model=Ready, responses={**ERRORS, 503: {"model": Ready | ErrorResponse}})
     async def ready() -> Response:
-        return JSONResponse({"ready": services.is_ready}, 200 if services.is_ready else 503)
+        is_ready = services.is_ready
+        return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
 
     @app.get("/v2/models/{name}", responses=ERRORS)
     async def model_metadata(name: str) -> ModelMetadata:
         return metadata(services.model(name))
 
-    @app.get("/v2/models/{name}/ready", responses=ERRORS)
+    @app.get(
+        "/v2/models/{name}/ready",
+        response_model=ModelReady,
+        responses={**ERRORS, 503: {"model": ModelReady | ErrorResponse}},
+    )
     async def model_ready(name: str) -> Response:
         is_ready = services.model(name).engine.ready.is_set() and not services.draining
         return JSONResponse({"name": name, "ready": is_ready}, 200 if is_ready else 503)
@@ -141,9 +154,10 @@ def add_protocol(app: FastAPI, services: Services) -> None:
             services.count(request, model, decision)
             return await services.in_thread(_answer, model, asked, decision)
 
-        return Response(await services.in_time(request, work()), media_type="application/json")
+        answer = await services.in_time(request, services.deadline(), work())
+        return Response(answer, media_type="application/json")
 
-    @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    @app.get("/metrics", response_class=Response, responses={**ERRORS, 200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         return Response(services.metrics.text(services.models.values()), media_type="text/plain; version=0.0.4")
 
@@ -203,16 +217,23 @@ def add_upload(app: FastAPI, services: Services, static: Path) -> None:
         settings = chosen.settings(
             Parameters(passes=passes, error=error, limit=limit, seed=seed, combine=combine, top_k=top_k)
         )
-        content = await image.read()
-        pixels, notes = await services.in_thread(read_picture, chosen.run, content, services.limits, "the image")
-        images = await services.in_thread(chosen.normalize, pixels[None])
+        deadline, content = services.deadline(), await image.read()
+        pixels, images, notes = await services.in_time(
+            request, deadline, services.in_thread(_read, chosen, content, services.limits)
+        )
         if "text/event-stream" in request.headers.get("accept", ""):
-            stream = _watch(services, request, chosen, pixels, images, settings, notes)
+            stream = _watch(services, request, chosen, pixels, images, settings, notes, deadline)
             first = await anext(stream)  # a refusal is still a response of its own
             return StreamingResponse(_chained(first, stream), media_type="text/event-stream")
-        update = (await services.in_time(request, chosen.engine.decide(images, settings)))[0]
+        update = (await services.in_time(request, deadline, chosen.engine.decide(images, settings)))[0]
         services.count(request, chosen, update.decision)
         return JSONResponse(describe(chosen, update, settings, notes, top_k))
+
+
+def _read(model: Model, content: bytes, limits: Limits) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Return the pixels (C, H, W) of a file, the images (1, C, H, W) for the classifier, and notes."""
+    pixels, notes = read_picture(model.run, content, limits, "the image")
+    return pixels, model.normalize(pixels[None]), notes
 
 
 async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -229,10 +250,10 @@ async def _watch(
     images: Tensor,
     settings: Settings,
     notes: tuple[str, ...],
+    deadline: float,
 ) -> AsyncIterator[bytes]:
     """Yield the events of an image while it is decided."""
     shown = 0
-    deadline = asyncio.get_running_loop().time() + services.limits.seconds
     async with model.engine.deciding(images, settings, watched=True) as updates:
         yield event("start", {"model": model.name, "limit": settings.rule.limit})
         while True:

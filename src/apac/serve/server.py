@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
 import socket
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from apac.errors import InputError
 from apac.runs.run import load
 from apac.serve.app import build, services_of
+from apac.serve.connections import Connection
 from apac.serve.guard import Guard
 from apac.serve.limits import Limits
 from apac.serve.model import Model
 from apac.serve.signals import KILLED, handled_signals
-from apac.serve.workers import supervise
+from apac.serve.workers import end_with_parent, supervise
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
 # A worker that comes back from the network waits for Python at most this long; Python's own 5 ms are a whole batch.
 SWITCH_SECONDS = 0.0005
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-HEADER_SECONDS = 10.0  # for a client to send the header of its first request
-DRAIN_TICKS = 5  # of 0.1 s, in which kept connections are told to close before the server stops to listen
 
 
 @dataclass(frozen=True)
@@ -79,14 +77,17 @@ def serve(configuration: Configuration) -> None:
         guard = application(configuration)  # in the parent of workers too: an error is one sentence, not one per worker
         print(f"serving {', '.join(services_of(guard).models)} at {address}", flush=True)
         if configuration.workers > 1:
-            supervise(partial(serve_process, configuration, listener), configuration.workers)
+            supervise(partial(serve_process, configuration, listener), configuration.workers, listener)
         else:
             _run(configuration, guard, listener, is_worker=False)
 
 
 def serve_process(configuration: Configuration, listener: socket.socket) -> None:
     """Serve in a worker process."""
-    _run(configuration, application(configuration), listener, is_worker=True)
+    end_with_parent()
+    guard = application(configuration)
+    services_of(guard).listens_when_ready = True
+    _run(configuration, guard, listener, is_worker=True)
 
 
 def _run(configuration: Configuration, guard: Guard, listener: socket.socket, *, is_worker: bool) -> None:
@@ -106,7 +107,7 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = (getattr(error, "strerror", None) or str(error)).partition(" (while")[0]
         raise InputError(f"cannot listen at {host}, port {port}: {reason}; choose another address or port.") from error
     listener.set_inheritable(True)
     return listener
@@ -116,27 +117,14 @@ def uvicorn_config(guard: Guard) -> uvicorn.Config:
     limits = guard.limits
     return uvicorn.Config(
         guard,
-        http=Protocol,
+        http=Connection,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=limits.connections,
         timeout_graceful_shutdown=round(limits.seconds + limits.body_seconds),
     )
-
-
-class Protocol(H11Protocol):
-    """HTTP connections; one that sends no request in time is closed."""
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.loop.call_later(HEADER_SECONDS, self._close_silent)
-
-    def _close_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
-            self.transport.close()
 
 
 class Server(uvicorn.Server):
@@ -146,7 +134,6 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._services = services_of(guard)
         self._is_worker = is_worker
-        self._ticks_to_drain = DRAIN_TICKS
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -157,11 +144,24 @@ class Server(uvicorn.Server):
         # The signals of a terminal or a service manager reach a worker too: only its parent ends it at once.
         if self._services.draining and not self._is_worker:
             os._exit(KILLED)
-        self._services.draining = True
+        self._services.draining = self.should_exit = True
 
-    async def on_tick(self, counter: int) -> bool:
-        # Responses ask clients to close their connections first: a request on its way is then not lost.
-        if self._services.draining:
-            self._ticks_to_drain -= 1
-            self.should_exit = self._ticks_to_drain <= 0
-        return await super().on_tick(counter)
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop to listen, and end after the last response."""
+        loop = asyncio.get_running_loop()
+        protocol = partial(Connection, self.config, self.server_state, self.lifespan.state)
+        # Clients whose connections the system made, but which this process has not accepted yet, are answered too.
+        adopted = [
+            loop.create_task(loop.connect_accepted_socket(protocol, connection))
+            for listener in sockets or ()
+            for connection in _pending(listener)
+        ]
+        await super().shutdown(sockets)
+        await asyncio.gather(*adopted, return_exceptions=True)
+
+
+def _pending(listener: socket.socket) -> Iterator[socket.socket]:
+    """Accept the connections that wait at a socket that does not block."""
+    with suppress(OSError):  # when there are no more
+        while True:
+            yield listener.accept()[0]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
@@ -18,36 +20,54 @@ from apac.serve.signals import KILLED, handled_signals
 POLL_SECONDS = 0.2
 
 
-def supervise(work: Callable[[], None], count: int) -> None:
-    """Run `work` in processes until a signal, and replace those that die.
+def supervise(work: Callable[[], None], count: int, listener: socket.socket) -> None:
+    """Run `work` in processes that accept from the listener, and replace those that die, until a signal.
 
-    The first signal is passed on and ends the workers after all requests are answered, the second at once.
+    The first signal ends the workers after all requests are answered, the second at once.
     """
     workers: list[BaseProcess] = []
-    stopping = False
+    signals = 0
+    folder = tempfile.TemporaryDirectory(prefix="apac-metrics-")
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal stopping
-        for worker in workers:
-            if worker.is_alive():
-                worker.kill() if stopping else worker.terminate()
-        if stopping:
+        nonlocal signals
+        signals += 1
+        if signals > 1:
+            for worker in workers:
+                worker.kill()
+            folder.cleanup()
             os._exit(KILLED)
-        stopping = True
 
     context = multiprocessing.get_context("spawn")  # a forked process cannot use the threads of torch
-    with tempfile.TemporaryDirectory(prefix="apac-metrics-") as folder:
-        os.environ[SHARED_FOLDER] = folder
+    with folder:
+        os.environ[SHARED_FOLDER] = folder.name
         try:
             with handled_signals(handle):
-                while not stopping or any(worker.is_alive() for worker in workers):
+                while not signals:
                     for worker in [worker for worker in workers if not worker.is_alive()]:
                         mark_process_dead(worker.pid)
                         workers.remove(worker)
-                    while not stopping and len(workers) < count:
+                    while len(workers) < count:
                         worker = context.Process(target=work)
                         worker.start()
                         workers.append(worker)
                     time.sleep(POLL_SECONDS)
+                listener.close()  # otherwise clients could still connect, to a queue that no worker reads
+                for worker in workers:
+                    worker.terminate()
+                for worker in workers:
+                    worker.join()
         finally:
             del os.environ[SHARED_FOLDER]
+
+
+def end_with_parent() -> None:
+    """End this worker when its parent is killed, so that a new server can listen at the same port."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(KILLED)
+
+    threading.Thread(target=watch, name="apac-parent", daemon=True).start()

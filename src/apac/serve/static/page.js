@@ -14,19 +14,21 @@ const drawing = new Drawing(get("canvas"), () => decideDrawing());
 
 async function start() {
   const response = await fetch("/models", { headers: authorization() });
-  if (response.status === 401) return askForToken();
+  if (response.status === 401) return askForToken(token && "The server refused this token; check it.");
   if (!response.ok) return fail("The server does not answer; reload the page.");
   models = await response.json();
   if (!models.length) return fail("The models of this server take no image files.");
-  get("token-form").hidden = true;
+  get("token-form").hidden = get("error").hidden = true;
   get("model").replaceChildren(...models.map(({ name }) => new Option(name)));
   get("model-choice").hidden = models.length < 2;
+  say("Draw or choose an image.");
   chooseModel();
 }
 
 const authorization = () => (token ? { Authorization: `Bearer ${token}` } : {});
 
-function askForToken() {
+function askForToken(problem) {
+  if (problem) fail(problem);
   get("token-form").hidden = false;
   get("token").focus();
 }
