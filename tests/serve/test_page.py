@@ -192,7 +192,7 @@ def test_a_finger_and_a_pen_draw_a_seven_without_scrolling(page, pointer):
     POINTERS[pointer](page)
     assert page.evaluate("scrollY") == before
     assert kinds.json_value() == [pointer]
-    page.get_by_role("button", name="Classify the drawing").tap()
+    page.get_by_role("button", name="Classify the drawing").click()
     expect_settled(page, "7")
 
 
