@@ -11,7 +11,7 @@ import typer
 
 from apac.cli.errors import handle_errors, print_error
 from apac.cli.options import Error, Limit, PaperRule, RunFolder, Seed, certified, load_run, mention_choice
-from apac.cli.terminal import decision_records, print_record, records_to_csv, show_progress
+from apac.cli.terminal import print_record, show_progress
 from apac.errors import InputError
 
 if TYPE_CHECKING:  # imports torch, which is slow
@@ -64,6 +64,7 @@ def classify(
     """
     from apac.classify.rules.base import Rule
     from apac.classify.rules.fixed import FixedPasses
+    from apac.evaluation.records import decision_records, records_to_csv
     from apac.evaluation.reliability import find_reliability
     from apac.runs.storage import write_bytes
 
