@@ -42,12 +42,14 @@ class FileClassifier:
         """Return the pixels of a file, (C, H, W) uint8. Call it inside of `without_warnings`."""
         return decode_image(path, self.image_shape, fit=self.fit, digit=self.digits)[0]
 
+    def images(self, pixels: Tensor) -> Tensor:
+        """Convert pixels (N, C, H, W) uint8 to the images that the classifier decides."""
+        images = self.normalization.apply(pixels)
+        return images if self.plain is None else self.plain.preprocess(images)
+
     def decide(self, pixels: Tensor, *, progress: Progress = no_progress) -> Decision:
         """Decide pixels (N, C, H, W) uint8."""
-        images = self.normalization.apply(pixels)
-        if self.plain is not None:
-            images = self.plain.preprocess(images)
-        return self.classifier.decide(images, progress=progress)
+        return self.classifier.decide(self.images(pixels), progress=progress)
 
 
 def file_classifier(
