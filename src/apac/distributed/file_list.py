@@ -21,7 +21,7 @@ from apac.runs.storage import write_atomically
 STANDARD_INPUT = "-"
 NAMES, OFFSETS = "files.list", "files.offsets"
 SEPARATOR = b"\0"  # the only byte that no path contains
-BLOCK = 1 << 20  # bytes
+BLOCK = 1 << 16  # bytes
 PART_SIZE = 512  # files
 MAX_PARTS = 100_000  # more files make larger parts, so that a folder of parts stays small enough for a file system
 
