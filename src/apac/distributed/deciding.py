@@ -72,7 +72,7 @@ def decide_files(
         board = Board(job, claims, first=rank * job.files.parts // ranks, check=rank == 0, progress=progress)
         if board.is_complete:
             return DecidedFiles(job, 0, 0)
-        prepared = _prepared(deciding, job.files.count)
+        prepared = prepare_for(deciding, job.files.count)
         threads = torch.get_num_threads()
         with (
             without_warnings(),
@@ -88,7 +88,7 @@ def decide_files(
         return DecidedFiles(job, worker.decided, worker.unreadable)
 
 
-def _prepared(deciding: FileClassifier, count: int) -> FileClassifier:
+def prepare_for(deciding: FileClassifier, count: int) -> FileClassifier:
     """Return the same with the network prepared for the job: by its size and fixed images, so the same everywhere."""
     classifier = deciding.classifier
     numel = torch.Size(deciding.image_shape).numel()
