@@ -58,7 +58,7 @@ def test_other_files_versions_and_parts_are_refused(images, tmp_path, monkeypatc
     decide_files(file_classifier(), [str(images)], tmp_path / "d")
     with pytest.raises(apac.InputError, match="its part size is 512, not 7"):
         decide_files(file_classifier(), [str(images)], tmp_path / "d", part_size=7)
-    with pytest.raises(apac.InputError, match="its sources is "):
+    with pytest.raises(apac.InputError, match="its list of sources is "):
         decide_files(file_classifier(), [str(images / "a")], tmp_path / "d", rank=1, ranks=2)
     with pytest.raises(apac.InputError, match="its format is csv, not parquet"):
         decide_files(file_classifier(), [str(images)], tmp_path / "d", format="parquet")

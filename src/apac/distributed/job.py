@@ -136,8 +136,8 @@ def open_job(
                 claims.release(LISTING)
         wait(POLL)
     job = _read(out)
-    ours = {**settings, "part size": part_size or job.files.part_size, "sources": list(absolute)}
-    theirs = {**job.settings, "part size": job.files.part_size, "sources": list(job.sources)}
+    ours = {**settings, "part size": part_size or job.files.part_size, "list of sources": list(absolute)}
+    theirs = {**job.settings, "part size": job.files.part_size, "list of sources": list(job.sources)}
     if job.working_folder is not None:
         ours["working folder"], theirs["working folder"] = os.getcwd(), job.working_folder
     if difference := first_difference(theirs, ours):
