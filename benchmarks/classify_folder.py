@@ -15,9 +15,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,10 +56,18 @@ def deciding_of(run: str, passes: int | None) -> FileClassifier:
     return file_classifier(apac.load(run), None if passes is None else apac.FixedPasses(passes))
 
 
-def seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
+@dataclass(frozen=True)
+class Time:
+    """Of a function: seconds on the wall, and of all processors, which other work on the machine changes less."""
+
+    wall: float
+    processor: float
+
+
+def timed(function: Callable[[], object]) -> Time:
+    wall, processor = time.perf_counter(), time.process_time()
     function()
-    return time.perf_counter() - start
+    return Time(time.perf_counter() - wall, time.process_time() - processor)
 
 
 def overlap(deciding: FileClassifier, folder: Path, out: Path, threads: int, rounds: int) -> None:
@@ -65,7 +75,7 @@ def overlap(deciding: FileClassifier, folder: Path, out: Path, threads: int, rou
     torch.set_num_threads(threads)
     files = store_list(out / "list", find_images([str(folder)]))
     prepared = prepare_for(deciding, files.count)
-    times: dict[str, list[float]] = {"decoding": [], "network": [], "together": []}
+    times: dict[str, list[Time]] = {"decoding": [], "network": [], "together": []}
 
     def decode() -> None:
         with without_warnings(), ThreadPoolExecutor(threads) as pool:
@@ -78,15 +88,17 @@ def overlap(deciding: FileClassifier, folder: Path, out: Path, threads: int, rou
         ]
     passes = float(prepared.decide(pixels[0]).passes.double().mean())  # also compiles the kernels
     for number in range(rounds):
-        times["decoding"].append(seconds(decode))
-        times["network"].append(seconds(lambda: [prepared.decide(part) for part in pixels]))
-        times["together"].append(seconds(partial(decide_files, deciding, [str(folder)], out / f"together{number}")))
-    middle = {name: statistics.median(values) for name, values in times.items()}
-    ratios = [max(d, n) / t for d, n, t in zip(*times.values(), strict=True)]
-    for name, value in middle.items():
-        print(f"{name}: {files.count / value:,.0f} files/s")
-    print(f"about {passes:.0f} passes per image; together / the slower alone: {', '.join(f'{r:.2f}' for r in ratios)}")
-    parts_overhead(out / "together0", out, middle["together"])
+        times["decoding"].append(timed(decode))
+        times["network"].append(timed(lambda: [prepared.decide(part) for part in pixels]))
+        times["together"].append(timed(partial(decide_files, deciding, [str(folder)], out / f"together{number}")))
+    for name, values in times.items():
+        print(f"{name}: {files.count / statistics.median(value.wall for value in values):,.0f} files/s")
+    print(f"about {passes:.0f} passes per image; together / the slower alone:")
+    for decoding, network, together in zip(*times.values(), strict=True):
+        wall = max(decoding.wall, network.wall) / together.wall
+        processor = max(decoding.processor, network.processor) / together.processor
+        print(f"  {wall:.2f} by the clock, {processor:.2f} by processor time")
+    parts_overhead(out / "together0", out, statistics.median(value.wall for value in times["together"]))
 
 
 def parts_overhead(job: Path, out: Path, total: float) -> None:
@@ -101,26 +113,36 @@ def parts_overhead(job: Path, out: Path, total: float) -> None:
                 copies.write(number, path.read_bytes())
                 claims.release(str(number))
 
-    writing, merging = seconds(write), seconds(lambda: merge_parts(job, out / "all.csv"))
+    writing, merging = timed(write).wall, timed(lambda: merge_parts(job, out / "all.csv")).wall
     print(f"claims and parts {100 * writing / total:.2f} %, merging {100 * merging / total:.2f} % of the time")
 
 
 def rank_process(
-    run: str, passes: int | None, folder: Path, out: Path, rank: int, ranks: int, threads: int, ready: Barrier
+    run: str,
+    passes: int | None,
+    folder: Path,
+    out: Path,
+    rank: int,
+    ranks: int,
+    threads: int,
+    ready: Barrier,
+    used: Any,
 ) -> None:
     torch.set_num_threads(threads)
     deciding = deciding_of(run, passes)
     deciding.decide(torch.zeros(2, *deciding.image_shape, dtype=torch.uint8))  # compiles the kernels
     ready.wait()
-    decide_files(deciding, [str(folder)], out, rank=rank, ranks=ranks)
+    used.put(timed(lambda: decide_files(deciding, [str(folder)], out, rank=rank, ranks=ranks)).processor)
 
 
-def time_ranks(arguments: argparse.Namespace, out: Path, ranks: int, threads: int) -> float:
+def time_ranks(arguments: argparse.Namespace, out: Path, ranks: int, threads: int) -> Time:
     """Return the time in which ranks decide the folder, without their start."""
     context = multiprocessing.get_context("spawn")
-    ready = context.Barrier(ranks + 1)
+    ready, used = context.Barrier(ranks + 1), context.SimpleQueue()
     fixed = arguments.run, arguments.passes, arguments.folder, out
-    processes = [context.Process(target=rank_process, args=(*fixed, r, ranks, threads, ready)) for r in range(ranks)]
+    processes = [
+        context.Process(target=rank_process, args=(*fixed, r, ranks, threads, ready, used)) for r in range(ranks)
+    ]
     for process in processes:
         process.start()
     ready.wait()
@@ -129,7 +151,7 @@ def time_ranks(arguments: argparse.Namespace, out: Path, ranks: int, threads: in
         process.join()
     if any(process.exitcode for process in processes):
         raise SystemExit("a rank failed")
-    return time.perf_counter() - start
+    return Time(time.perf_counter() - start, sum(used.get() for _ in processes))
 
 
 def main() -> None:
@@ -154,7 +176,9 @@ def main() -> None:
                 one = time_ranks(arguments, out / f"one{number}", 1, arguments.threads)
                 peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
                 two = time_ranks(arguments, out / f"two{number}", arguments.threads, 1)
-                print(f"{arguments.threads} ranks / one process with {arguments.threads} threads: {one / two:.2f}")
+                wall, processor = one.wall / two.wall, one.processor / two.processor
+                print(f"{arguments.threads} ranks / one process with {arguments.threads} threads:")
+                print(f"  {wall:.2f} by the clock, {processor:.2f} by processor time")
                 print(f"peak memory of a process: {peak:,.0f} MB")
             contents = []
             for name in ("one0", "two0"):

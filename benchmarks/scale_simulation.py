@@ -112,7 +112,7 @@ def check(folder: Path, files: int, run: str) -> None:
     per_pass = (time.perf_counter() - start) / float(passes.sum())
     arguments = argparse.Namespace(run=run, passes=None, folder=folder)
     with tempfile.TemporaryDirectory() as temporary:
-        measured = {ranks: time_ranks(arguments, Path(temporary) / str(ranks), ranks, 1) for ranks in (1, 2)}
+        measured = {ranks: time_ranks(arguments, Path(temporary) / str(ranks), ranks, 1).wall for ranks in (1, 2)}
         used = passes_of(Path(temporary) / "1")
     costs = Costs(per_pass, decode, statistics.mean(used), statistics.stdev(used), start=0.0, spread=0.0, failures=0.0)
     print(costs)
