@@ -41,7 +41,8 @@ def main(run: str, folder: str, out: str) -> None:
     images = ray.data.read_images(
         folder, size=(height, width), mode="RGB" if channels == 3 else "L", include_paths=True
     )
-    decided = images.map_batches(Decide, fn_constructor_args=(run,), batch_size=512, concurrency=2)
+    # From one actor on, as many as there are cores: a fixed number may leave none to read the files.
+    decided = images.map_batches(Decide, fn_constructor_args=(run,), batch_size=512, concurrency=(1, 1000))
     decided.write_parquet(out)
 
 

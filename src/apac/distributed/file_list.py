@@ -37,7 +37,7 @@ def find_images(sources: Sequence[str]) -> Iterator[str]:
         if source == STANDARD_INPUT:
             yield from _lines(sys.stdin.buffer)
         elif os.path.isdir(source):
-            yield from _walk(source)
+            yield from _walk(str(Path(source)))
         elif os.path.exists(source):
             yield source
         elif source.startswith("@"):
@@ -73,7 +73,7 @@ def _walk(folder: str) -> Iterator[str]:
     except OSError as error:
         raise InputError(f"the folder {folder} cannot be listed: {error.strerror or error}.") from error
     for entry in found:
-        path = str(Path(entry.path))  # without a leading "./", like the path of a single file
+        path = entry.name if folder == "." else entry.path
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(path)
         else:
