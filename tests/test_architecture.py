@@ -29,6 +29,7 @@ LAYERS = [
     {"runs"},
     {"evaluation"},
     {"adapters"},
+    {"distributed"},
     {"reporting"},
     {"paper"},
     {"bench"},

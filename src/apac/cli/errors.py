@@ -19,7 +19,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as in shells
 # Arguments in library messages that correspond to command-line options.
 NAMES = (
     "epochs|batch_size|learning_rate|schedule|warmup|optimizer|tied|momentum|weight_decay|label_smoothing|"
-    "ema_decay|validation_fraction|normalization|size|fit|seed|on_unreadable|passes|error|limit|data"
+    "ema_decay|validation_fraction|normalization|size|fit|seed|on_unreadable|passes|error|limit|data|part_size"
 )
 FLAGS = re.compile(r"\b(resume|overwrite|whitened|freeze)=True")
 VALUES = re.compile(rf'\b({NAMES})="?([^\s",;)]+)"?')

@@ -24,7 +24,7 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "torch threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in (*PACKAGES, *packages)},
+        "versions": {name: installed_version(name) for name in (*PACKAGES, *packages)},
     }
 
 
@@ -36,7 +36,8 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Return the version of a package, or None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -26,8 +26,9 @@ from apac.models.timm_network import build_timm, is_timm
 from apac.progress import Progress, no_progress
 from apac.randomness import generator
 from apac.runs import folder as run_folder
-from apac.runs.classified import ClassifiedImages, check_reads_files, read_images
+from apac.runs.classified import ClassifiedImages, read_images
 from apac.runs.export import export
+from apac.runs.file_classifier import file_classifier
 from apac.runs.folder import RunSettings
 from apac.runs.tuning_file import read_choice
 from apac.training.config import TrainConfig
@@ -147,25 +148,13 @@ class Run:
         >>> result.labels, list(result.unreadable.values())
         ((), ['there is no file missing.png; give the path of an image file.'])
         """
-        check_reads_files(self.normalization)
+        deciding = file_classifier(self, rule, seed=seed, combine=combine, plain=plain, paper_rule=paper_rule)
         if isinstance(paths, str | os.PathLike):
             paths = [paths]
-        digits = self.data in ("mnist", "mnist-5k")
-        read = read_images(paths, self.image_shape, fit=self.config.fit, digits=digits)
-        if plain and rule is not None:
-            raise InputError("plain=True is one pass of the undeformed image; omit it, or omit the rule.")
-        choice = None if paper_rule else self.choice
-        plain = plain or self.deformation == Compose() or (choice is not None and not choice.strength)
-        images = self.normalize(read.images)
-        classifier = self.classifier(
-            FixedPasses(1) if plain else rule, seed=seed, combine=combine, paper_rule=paper_rule
-        )
-        if plain:
-            images = self.deformation.preprocess(images)
-            temperature = 1.0 if choice is None else choice.plain.temperature(classifier.rule)
-            classifier = replace(classifier, deformation=Compose(), image_shape=None, temperature=temperature)
-        decision = classifier.decide(images, progress=progress)
-        return ClassifiedImages(read.paths, decision, self.classes, read.notes, read.unreadable, plain)
+        read = read_images(paths, self.image_shape, fit=deciding.fit, digits=deciding.digits)
+        decision = deciding.decide(read.images, progress=progress)
+        is_plain = deciding.plain is not None
+        return ClassifiedImages(read.paths, decision, self.classes, read.notes, read.unreadable, is_plain)
 
     def export(self, path: str | os.PathLike[str], *, whitened: bool = False, overwrite: bool = False) -> Path:
         """Write the preprocessing and the network as an ONNX file for any number of images; return its path.
