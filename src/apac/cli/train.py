@@ -111,6 +111,10 @@ def train(
         str | None,
         typer.Option(help="cpu, cuda, mps, ...: where the network is trained.", show_default="an accelerator, or cpu"),
     ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="A folder for the decoded pixels of an image folder, which then need not fit into memory."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the random generators.", show_default="0")] = None,
     on_unreadable: Annotated[
         str | None, typer.Option(help="refuse or skip unreadable image files.", show_default="refuse")
@@ -174,6 +178,7 @@ def train(
                 resume=resume or again,
                 overwrite=overwrite and not again,
                 device=device,
+                cache=cache,
                 progress=on_first_rank(progress),
                 should_stop=should_stop,
                 on_start=print_summary if group.first else None,

@@ -6,6 +6,7 @@ import hashlib
 import time
 from contextlib import suppress
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -13,12 +14,14 @@ from torch import Tensor, nn
 
 from apac.classify.classifier import Classifier
 from apac.classify.scores import Scores
+from apac.distributed.ranks.group import Group
 from apac.errors import InputError
 from apac.progress import Progress, no_progress
 from apac.runs.storage import read_tensors, write_tensors
 
 FORMAT = 2  # increment when the passes of the same key change
 SAVE_EVERY = 1_000_000  # passes, summed over images; an interruption loses at most this many
+UNIT = 16  # passes whose sum one rank computes
 SUMS = ("log_sum", "log_squares", "probability_sum", "probability_squares")
 
 
@@ -31,6 +34,7 @@ class ScoreCache:
 
     def __init__(self, classifier: Classifier, images: Tensor, max_passes: int, folder: Path | None = None) -> None:
         self.classifier, self.images, self.max_passes, self.folder = classifier, images, max_passes, folder
+        self.group = Group.current()
         self.scores: Scores | None = None
         self.seconds = 0.0  # to compute the passes, including those loaded from the folder
         self._prepared: Classifier | None = None  # the classifier, prepared once for all passes
@@ -39,15 +43,16 @@ class ScoreCache:
     def get(self, passes: int, *, progress: Progress = no_progress) -> Scores:
         """Return the scores of passes 0 … passes - 1. Only missing passes are computed.
 
-        `passes` must not decrease between calls.
+        `passes` must not decrease between calls. Several ranks share the passes; the sums are those of one process.
         """
-        self._load(passes)
-        step = passes if self.folder is None else max(1, SAVE_EVERY // max(1, len(self.images)))
+        if self.folder is not None:
+            self.scores, self.seconds = self.group.on_first(lambda: self._load(passes))
+        step = passes if self.folder is None else max(UNIT, SAVE_EVERY // max(1, len(self.images)))
         for start in range(self._done, passes, step):
             self._compute(start, min(start + step, passes), progress)
-            self._save(passes)
-        if self.folder is not None and not self._file(passes).exists():  # loaded from the partial file of a larger sum
-            self._save(passes)
+            self.group.on_first(lambda: self._save(passes))
+        if self.folder is not None:
+            self.group.on_first(lambda: self._save_loaded(passes))
         assert self.scores is not None
         assert self.scores.passes == passes
         return self.scores
@@ -57,23 +62,43 @@ class ScoreCache:
         return 0 if self.scores is None else self.scores.passes
 
     def _compute(self, start: int, stop: int, progress: Progress) -> None:
-        """Add the passes start … stop - 1 to the scores."""
+        """Add the passes start … stop - 1 to the scores.
+
+        They are summed in units of 16 passes, whose sums are added in order, so that the result does not depend on the
+        number of ranks. Each rank computes every n-th unit.
+        """
         started = time.monotonic()
         self._prepared = self._prepared or self.classifier.prepared(self.images, self.max_passes - start)
-        new = self._prepared.score(self.images, start, stop, progress=_shifted(progress, start, self.max_passes))
-        self.scores = new if self.scores is None else self.scores.merge(new)
+        bounds = [start, *(n for n in range(start + 1, stop) if n % UNIT == 0), stop]
+        units = list(pairwise(bounds))
+        for first in range(0, len(units), self.group.size):
+            together = units[first : first + self.group.size]
+            own = together[self.group.rank] if self.group.rank < len(together) else None
+            for scores in self.group.gather(self._sum(*own, progress) if own else None):
+                if scores is not None:
+                    self.scores = scores if self.scores is None else self.scores.merge(scores)
         self.seconds += time.monotonic() - started
 
-    def _load(self, passes: int) -> None:
-        """Load the file with the most passes, at most `passes`, if it has more than the scores in memory."""
-        if self.folder is None:
-            return
+    def _sum(self, start: int, stop: int, progress: Progress) -> Scores:
+        assert self._prepared is not None
+        return self._prepared.score(self.images, start, stop, progress=_shifted(progress, start, self.max_passes))
+
+    def _load(self, passes: int) -> tuple[Scores | None, float]:
+        """Return the scores of the file with the most passes, at most `passes`, or those in memory if they have more."""
+        assert self.folder is not None
+        scores, seconds = self.scores, self.seconds
         for path in self.folder.glob(f"{self._key}-*.safetensors"):
             with suppress(InputError, OSError, KeyError, ValueError):  # recompute if the file is damaged
                 tensors, metadata = read_tensors(path, "")
-                if self._done < int(metadata["passes"]) <= passes:
-                    self.scores = Scores(int(metadata["passes"]), *(tensors[name] for name in SUMS))
-                    self.seconds = float(metadata["seconds"])
+                if (0 if scores is None else scores.passes) < int(metadata["passes"]) <= passes:
+                    scores = Scores(int(metadata["passes"]), *(tensors[name] for name in SUMS))
+                    seconds = float(metadata["seconds"])
+        return scores, seconds
+
+    def _save_loaded(self, passes: int) -> None:
+        """Write the complete file of scores that were loaded from the partial file of a larger sum."""
+        if not self._file(passes).exists():
+            self._save(passes)
 
     def _save(self, passes: int) -> None:
         """Write the scores as the complete file of `passes` passes, or as a partial file."""

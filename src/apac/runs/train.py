@@ -48,6 +48,8 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     device: str | torch.device | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    workers: int = 0,
     progress: Progress = no_progress,
     should_stop: Callable[[], bool] | None = None,
     on_start: Callable[[TrainingSummary], None] | None = None,
@@ -80,6 +82,12 @@ def train(
     device
         Where the network is trained, such as "cpu" or "cuda"; by default an accelerator if torch finds one. The network
         of the run is on the CPU.
+    cache
+        A folder for the pixels of a folder or a torch Dataset, which then stay on the disk instead of in memory: they
+        are decoded once into a file of uint8, and later trainings on unchanged data use it again. Its size is reported
+        by `progress`; remove the folder when it is no longer needed.
+    workers
+        Processes of a DataLoader that read a torch Dataset into the cache; 0 reads it in this process.
     should_stop
         Called after each step. When it returns True, a checkpoint is saved and `apac.errors.Interrupted` is raised.
     on_start
@@ -102,7 +110,10 @@ def train(
     complete = group.on_first(lambda: _complete(folder, settings, resume=resume, overwrite=overwrite))
     if complete is not None and isinstance(data, str | os.PathLike):  # the settings identify the data
         return group.together(lambda: load(complete, module))
-    dataset = group.together(lambda: _load(data, settings, config, progress))
+    options = {"cache": None if cache is None else validate_path("cache", cache), "workers": workers}
+    if cache is not None:  # the first rank decodes, and the others wait
+        group.on_first(lambda: _load(data, settings, config, progress, **options) and None)
+    dataset = group.together(lambda: _load(data, settings, config, progress, may_write=group.first, **options))
     split = group.together(lambda: split_images(dataset, settings.config))
     if group.size > 1:
         group.require_same({"the data": f"with digest {split.digest()}"})
@@ -123,13 +134,14 @@ def _complete(folder: Path | None, settings: RunSettings, *, resume: bool, overw
     return folder if resume and run_folder.is_complete(folder) else None
 
 
-def _load(data: Any, settings: RunSettings, config: TrainConfig, progress: Progress) -> Dataset:
+def _load(data: Any, settings: RunSettings, config: TrainConfig, progress: Progress, **options: Any) -> Dataset:
     dataset = load_data(
         data,
         size=config.size or models.fixed_size(settings.network),
         fit=config.fit,
         on_unreadable=config.on_unreadable,
         progress=progress,
+        **options,
     )
     check_values(dataset.train_images, settings, config)
     return dataset
@@ -181,7 +193,7 @@ def _train(
     images, held_out = split.images, split.held_out_images
     if isinstance(normalization, Whitening):
         # Once for all epochs; pixels of the other normalizations are converted a batch at a time, to save memory.
-        images, held_out = normalization.apply(images), normalization.apply(held_out)
+        images, held_out = normalization.apply(images[:]), normalization.apply(held_out[:])
     built.to(device)
     inputs = normalization.standardize(deformation.preprocess(scale_pixels(images[:2])))
     group.together(lambda: check_network(built, inputs.to(device), len(classes)))

@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from apac.data.base import scale_pixels
+from apac.data.mapped import MappedImages
 from apac.deform.base import Deformation
 from apac.deform.rows import deform_rows, draws_for_batches
 from apac.distributed.ranks.gradients import GradientSum
@@ -76,9 +77,9 @@ def run_epochs(
     state: TrainingState,
     config: TrainConfig,
     deformation: Deformation,
-    images: Tensor,
+    images: Tensor | MappedImages,
     labels: Tensor,
-    held_out: tuple[Tensor, Tensor],
+    held_out: tuple[Tensor | MappedImages, Tensor],
     *,
     standardize: Callable[[Tensor], Tensor] = lambda images: images,
     weights: Tensor | None = None,
@@ -166,7 +167,7 @@ def _virtual_samples(
     config: TrainConfig,
     deformation: Deformation,
     standardize: Callable[[Tensor], Tensor],
-    images: Tensor,
+    images: Tensor | MappedImages,
     labels: Tensor,
     cumulative_weights: Tensor | None,
     group: Group,
@@ -199,7 +200,7 @@ def learning_rate_at(config: TrainConfig, step: int, steps: int) -> float:
 @torch.no_grad()
 def plain_error(
     network: nn.Module,
-    images: Tensor,
+    images: Tensor | MappedImages,
     labels: Tensor,
     *,
     inputs: Callable[[Tensor], Tensor] = lambda images: images,
@@ -212,8 +213,8 @@ def plain_error(
     own = group.rows(len(images))
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
-    parts = zip(images[own].split(500), labels[own].split(500), strict=True)
-    wrong = sum(int((network(inputs(part)).argmax(dim=1).cpu() != truth).sum()) for part, truth in parts)
+    parts = [slice(start, min(start + 500, own.stop)) for start in range(own.start, own.stop, 500)]
+    wrong = sum(int((network(inputs(images[part])).argmax(dim=1).cpu() != labels[part]).sum()) for part in parts)
     for module, training in modes:
         module.training = training
     device = next((parameter.device for parameter in network.parameters()), CPU)
