@@ -34,8 +34,8 @@ OTHER_RANKS = 0.05
 def torchrun(out: Path, *options: str) -> subprocess.Popen[bytes]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-m", "torch.distributed.run", *options, *COMMAND, "--out", str(out)]
-    log = out.with_suffix(".log").open("ab")
-    return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    with out.with_suffix(".log").open("ab") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
 def children(pid: int) -> list[int]:
@@ -43,6 +43,13 @@ def children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def kill_host(agent: subprocess.Popen[bytes]) -> None:
+    """Kill the agent and its ranks, as if the machine had lost its power."""
+    for pid in (agent.pid, *children(agent.pid)):
+        os.kill(pid, signal.SIGKILL)
+    agent.wait()
 
 
 def wait_for(path: Path, agent: subprocess.Popen[bytes]) -> None:
@@ -88,8 +95,7 @@ def test_a_training_continues_on_another_number_of_ranks(undisturbed, tmp_path):
     out = tmp_path / "run"
     agent = torchrun(out, "--standalone", "--nproc-per-node", "2")
     wait_for(out / "checkpoint.safetensors", agent)
-    os.killpg(agent.pid, signal.SIGKILL)
-    agent.wait()
+    kill_host(agent)
     assert torchrun(out, "--standalone", "--nproc-per-node", "3").wait() == 0
     assert largest_difference(apac.load(out), undisturbed) <= OTHER_RANKS
 
@@ -108,15 +114,11 @@ def test_two_hosts_of_which_one_is_killed_and_comes_back(undisturbed, tmp_path):
         "127.0.0.1",
         *rendezvous,
     ]
-    first = torchrun(out, *options)
-    second = torchrun(out, *options)
+    first = torchrun(out, *options, "--rdzv-conf", "is_host=true")  # it holds the rendezvous, so the other one dies
+    second = torchrun(out, *options, "--rdzv-conf", "is_host=false")
     wait_for(out / "checkpoint.safetensors", first)
-    # the whole host: the agent and its rank. The first agent holds the rendezvous, so it is the second that dies
-    os.killpg(second.pid, signal.SIGKILL)
-    for child in children(second.pid):
-        os.kill(child, signal.SIGKILL)
-    second.wait()
-    again = torchrun(out, *options)
+    kill_host(second)
+    again = torchrun(out, *options, "--rdzv-conf", "is_host=false")
     log = out.with_suffix(".log")
     assert (first.wait(), again.wait()) == (0, 0), log.read_text()[-3000:]
     assert largest_difference(apac.load(out), undisturbed) <= SAME_RANKS

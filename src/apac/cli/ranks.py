@@ -49,7 +49,7 @@ def process_group(device: str | None = None) -> Iterator[Group]:
 
 def is_restart(group: Group) -> bool:
     """Return whether torchrun restarted a rank, so that the work of an earlier attempt is continued."""
-    return max(group.gather(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))) > 0
+    return any(group.gather(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"))
 
 
 def on_first_rank(progress: Progress) -> Progress:

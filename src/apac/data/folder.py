@@ -196,7 +196,7 @@ def decoded_files(
     *,
     digit: bool = False,
 ) -> Iterator[tuple[Tensor, int] | None]:
-    """Yield each image (C, H, W) uint8 with its position, or None if it cannot be read, which is reported at the end."""
+    """Yield each image (C, H, W) uint8 with its position, or None if it cannot be read; the end reports those."""
 
     def decode(path: Path) -> Tensor | str:
         try:

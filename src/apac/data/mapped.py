@@ -101,7 +101,8 @@ def open_file(path: Path, source: str, *, verify: bool) -> tuple[MappedImages, D
         payload = json.loads(path.with_suffix(".json").read_text())
         if payload.pop("format") != FORMAT or payload["source"] != source:
             return None
-        found = Description(**{name: tuple(v) if isinstance(v, list) else v for name, v in payload.items()})
+        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in payload.items()}
+        found = Description(**fields)
         images = MappedImages(path, (found.count, *found.shape))
     except (OSError, StorageError, ValueError, TypeError, KeyError):
         return None

@@ -84,7 +84,7 @@ class ScoreCache:
         return self._prepared.score(self.images, start, stop, progress=_shifted(progress, start, self.max_passes))
 
     def _load(self, passes: int) -> tuple[Scores | None, float]:
-        """Return the scores of the file with the most passes, at most `passes`, or those in memory if they have more."""
+        """Return the scores of the file with the most passes up to `passes`, or those in memory if they have more."""
         assert self.folder is not None
         scores, seconds = self.scores, self.seconds
         for path in self.folder.glob(f"{self._key}-*.safetensors"):
