@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import os
+import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from apac.errors import InputError
 from apac.progress import Progress, no_progress
 
-if TYPE_CHECKING:  # imports torch, which is slow
+if TYPE_CHECKING:  # they import torch, which is slow
+    from torch.distributed import Store
+
     from apac.distributed.ranks.group import Group
+
+
+KEY = "apac"
+SECONDS_TO_JOIN = 600.0
+ATTEMPT = timedelta(seconds=3)
 
 
 def started_by_torchrun() -> bool:
@@ -37,7 +47,12 @@ def process_group(device: str | None = None) -> Iterator[Group]:
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     try:
-        torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+        torch.distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+            store=_fresh_store(),
+            rank=rank(),
+            world_size=int(os.environ["WORLD_SIZE"]),
+        )
     except (RuntimeError, ValueError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise InputError(f"the ranks cannot reach each other: {reason}; check the options of torchrun.") from error
@@ -45,6 +60,35 @@ def process_group(device: str | None = None) -> Iterator[Group]:
         yield Group.current()
     finally:
         torch.distributed.destroy_process_group()
+
+
+def _fresh_store() -> Store:
+    """Return a store that the first rank creates for this attempt; its address is in the store of torchrun's agent.
+
+    The agent keeps its store across restarts. There, ranks would find addresses of ranks that were killed, and wait for
+    them. An address of a dead first rank cannot be connected to, or does not answer with its token.
+    """
+    from torch.distributed import TCPStore
+
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    shared = TCPStore(host, port, is_master=not by_agent and rank() == 0, wait_for_workers=False)
+    if not by_agent:
+        return shared
+    if rank() == 0:
+        store, token = TCPStore(host, 0, is_master=True, wait_for_workers=False), secrets.token_hex(8)
+        store.set(KEY, token)
+        shared.set(KEY, f"{store.port} {token}")
+        return store
+    deadline = time.monotonic() + SECONDS_TO_JOIN
+    while True:
+        found, token = shared.get(KEY).decode().split()
+        with suppress(RuntimeError):  # nobody listens there
+            store = TCPStore(host, int(found), is_master=False, wait_for_workers=False, timeout=ATTEMPT)
+            if store.get(KEY).decode() == token:
+                return store
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"rank 0 has not started within {SECONDS_TO_JOIN:.0f} s")
 
 
 def is_restart(group: Group) -> bool:
