@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +71,26 @@ def trained(config: apac.TrainConfig, network: str | None = None, deformation: A
     torch.manual_seed(Group.current().rank)  # the ranks start from the weights of the first
     run = apac.train(network or Double(), data(), deformation or apac.Flip(), config=config)
     return {"weights": run.network.state_dict(), "history": [(e.loss, e.validation_error) for e in run.history]}
+
+
+def trained_and_refused(config: apac.TrainConfig) -> dict[str, Any]:
+    """Train, and return the sentences of errors of one rank or of all."""
+    group = Group.current()
+
+    def fail_on(rank: int, sentence: str) -> None:
+        if group.rank == rank:
+            raise apac.StorageError(sentence)
+
+    refused = []
+    for action in (
+        lambda: trained(replace(config, seed=group.rank if group.rank < 2 else 0)),
+        lambda: trained(replace(config, batch_size=1)),
+        lambda: group.together(lambda: fail_on(1, "there is no data.")),
+        lambda: group.on_first(lambda: fail_on(0, "the folder is full.")),
+    ):
+        try:
+            action()
+        except apac.ApacError as error:
+            assert error.agreed
+            refused.append(str(error))
+    return trained(config) | {"refused": refused}

@@ -83,7 +83,7 @@ def _fresh_store() -> Store:
     deadline = time.monotonic() + SECONDS_TO_JOIN
     while True:
         found, token = shared.get(KEY).decode().split()
-        with suppress(RuntimeError):  # nobody listens there
+        with suppress(RuntimeError):  # no process listens there
             store = TCPStore(host, int(found), is_master=False, wait_for_workers=False, timeout=ATTEMPT)
             if store.get(KEY).decode() == token:
                 return store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from itertools import pairwise
@@ -47,10 +48,14 @@ class ScoreCache:
         """
         if self.folder is not None:
             self.scores, self.seconds = self.group.on_first(lambda: self._load(passes))
-        step = passes if self.folder is None else max(UNIT, SAVE_EVERY // max(1, len(self.images)))
-        for start in range(self._done, passes, step):
-            self._compute(start, min(start + step, passes), progress)
-            self.group.on_first(lambda: self._save(passes))
+        step = passes if self.folder is None else max(1, SAVE_EVERY // max(1, len(self.images)))
+        saved = self._done
+        units = _units(saved, passes, step)
+        for first in range(0, len(units), self.group.size):
+            self._compute(units[first : first + self.group.size], progress)
+            if self._done - saved >= step or self._done == passes:
+                self.group.on_first(lambda: self._save(passes))
+                saved = self._done
         if self.folder is not None:
             self.group.on_first(lambda: self._save_loaded(passes))
         assert self.scores is not None
@@ -61,22 +66,14 @@ class ScoreCache:
     def _done(self) -> int:
         return 0 if self.scores is None else self.scores.passes
 
-    def _compute(self, start: int, stop: int, progress: Progress) -> None:
-        """Add the passes start … stop - 1 to the scores.
-
-        They are summed in units of 16 passes, whose sums are added in order, so that the result does not depend on the
-        number of ranks. Each rank computes every n-th unit.
-        """
+    def _compute(self, units: Sequence[tuple[int, int]], progress: Progress) -> None:
+        """Add consecutive units of passes to the scores. Each rank sums one unit, and the sums are added in order."""
         started = time.monotonic()
-        self._prepared = self._prepared or self.classifier.prepared(self.images, self.max_passes - start)
-        bounds = [start, *(n for n in range(start + 1, stop) if n % UNIT == 0), stop]
-        units = list(pairwise(bounds))
-        for first in range(0, len(units), self.group.size):
-            together = units[first : first + self.group.size]
-            own = together[self.group.rank] if self.group.rank < len(together) else None
-            for scores in self.group.gather(self._sum(*own, progress) if own else None):
-                if scores is not None:
-                    self.scores = scores if self.scores is None else self.scores.merge(scores)
+        self._prepared = self._prepared or self.classifier.prepared(self.images, self.max_passes - self._done)
+        own = units[self.group.rank] if self.group.rank < len(units) else None
+        for scores in self.group.gather(self._sum(*own, progress) if own else None):
+            if scores is not None:
+                self.scores = scores if self.scores is None else self.scores.merge(scores)
         self.seconds += time.monotonic() - started
 
     def _sum(self, start: int, stop: int, progress: Progress) -> Scores:
@@ -115,6 +112,12 @@ class ScoreCache:
     def _file(self, passes: int) -> Path:
         assert self.folder is not None
         return self.folder / f"{self._key}-{passes}.safetensors"
+
+
+def _units(start: int, stop: int, step: int) -> list[tuple[int, int]]:
+    """Divide passes where sums are saved and after every 16th, whatever the number of ranks that share the units."""
+    cuts = {*range(start, stop, step), *range(start - start % UNIT + UNIT, stop, UNIT), stop}
+    return list(pairwise(sorted(cuts)))
 
 
 def cache_key(classifier: Classifier, images: Tensor, *others: object) -> str:

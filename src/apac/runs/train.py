@@ -111,7 +111,7 @@ def train(
     if complete is not None and isinstance(data, str | os.PathLike):  # the settings identify the data
         return group.together(lambda: load(complete, module))
     options = {"cache": None if cache is None else validate_path("cache", cache), "workers": workers}
-    if cache is not None:  # the first rank decodes, and the others wait
+    if cache is not None and group.size > 1:  # the first rank decodes, and the others wait
         group.on_first(lambda: _load(data, settings, config, progress, **options) and None)
     dataset = group.together(lambda: _load(data, settings, config, progress, may_write=group.first, **options))
     split = group.together(lambda: split_images(dataset, settings.config))
