@@ -8,7 +8,7 @@ import mmap
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
@@ -22,6 +22,7 @@ from torch import Tensor
 from apac.errors import InputError, StorageError
 
 FORMAT = 1  # of the file and its description; files in any other format are made again
+PART = 8 << 20  # values that are converted to floating-point numbers at once
 RELEASE = 64 << 20  # bytes that are read before their pages are given back
 
 
@@ -73,6 +74,11 @@ class MappedImages:
         """Return the images at these positions, without reading them."""
         positions = torch.arange(len(self)) if self._positions is None else self._positions
         return MappedImages(self.path, self._stored, positions[index])
+
+
+def part_size(shape: Sequence[int], most: int) -> int:
+    """Return how many images of shape (C, H, W) to convert at once: `most`, or fewer large ones."""
+    return max(1, min(most, PART // max(1, prod(shape))))
 
 
 def take(images: Any, index: Tensor) -> Any:

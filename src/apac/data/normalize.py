@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from apac.data.base import Unstandardized, check_pixels, scale_pixels
-from apac.data.mapped import MappedImages
+from apac.data.mapped import MappedImages, part_size
 from apac.data.zca import Whitening
 from apac.errors import InputError
 
@@ -96,7 +96,7 @@ class Standardization:
         if not len(images):
             raise InputError("fitting a normalization needs at least one image, got none.")
         # By histogram: exact, and without a copy of the images as floating-point numbers.
-        counts = torch.stack([_histograms(part) for part in images.split(PART)]).sum(dim=0)
+        counts = torch.stack([_histograms(part) for part in images.split(part_size(images.shape[1:], PART))]).sum(dim=0)
         shares = counts.double() / counts.sum(dim=1, keepdim=True)  # (C, 256)
         values = torch.arange(256, dtype=torch.float64) / 255
         mean = shares @ values

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from apac.data.base import Dataset, scale_pixels
-from apac.data.mapped import MappedImages, take
+from apac.data.mapped import MappedImages, part_size, take
 from apac.data.normalize import Identity, Normalization, Scaling, Standardization
 from apac.data.zca import fit as fit_whitening
 from apac.deform.base import Deformation
@@ -94,7 +94,8 @@ def fit_normalization(
             return Standardization(*map(torch.tensor, published))
         if type(deformation).preprocess is Deformation.preprocess:
             return Standardization.fit(images)
-        return Standardization.fit_float(deformation.preprocess(scale_pixels(part)) for part in images.split(CHUNK))
+        parts = images.split(part_size(images.shape[1:], CHUNK))
+        return Standardization.fit_float(deformation.preprocess(scale_pixels(part)) for part in parts)
     progress("whitening", 0, 1)
     whitening = fit_whitening(images[:])
     progress("whitening", 1, 1)

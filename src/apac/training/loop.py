@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from apac.data.base import scale_pixels
-from apac.data.mapped import MappedImages
+from apac.data.mapped import MappedImages, part_size
 from apac.deform.base import Deformation
 from apac.deform.rows import deform_rows, draws_for_batches
 from apac.distributed.ranks.gradients import GradientSum
@@ -213,7 +213,8 @@ def plain_error(
     own = group.rows(len(images))
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
-    parts = [slice(start, min(start + 500, own.stop)) for start in range(own.start, own.stop, 500)]
+    size = part_size(images.shape[1:], 500)
+    parts = [slice(start, min(start + size, own.stop)) for start in range(own.start, own.stop, size)]
     wrong = sum(int((network(inputs(images[part])).argmax(dim=1).cpu() != labels[part]).sum()) for part in parts)
     for module, training in modes:
         module.training = training
