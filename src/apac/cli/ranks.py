@@ -14,7 +14,7 @@ from apac.errors import InputError
 from apac.progress import Progress, no_progress
 
 if TYPE_CHECKING:  # they import torch, which is slow
-    from torch.distributed.distributed_c10d import Store
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
     from apac.distributed.ranks.group import Group
 
@@ -68,7 +68,7 @@ def _fresh_store() -> Store:
     The agent keeps its store across restarts. There, ranks would find addresses of ranks that were killed, and wait for
     them. An address of a dead first rank cannot be connected to, or does not answer with its token.
     """
-    from torch.distributed.distributed_c10d import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
