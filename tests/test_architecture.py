@@ -22,7 +22,7 @@ SOURCE = Path(apac.__file__).parent
 LAYERS = [
     {"errors"},
     {"progress", "randomness", "validation", "trees"},
-    {"inference"},
+    {"inference", "distributed/ranks"},
     {"deform", "data", "models"},
     {"adapters/transforms"},  # deformations too; a stored run names them, so they are above the runs
     {"classify", "training"},

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import typer
 
+from apac.cli.ranks import rank, started_by_torchrun
 from apac.errors import ApacError, Interrupted
 
 BAD_INPUT = 2
@@ -69,9 +70,10 @@ def handle_errors(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*arguments, **options)
         except (KeyboardInterrupt, Interrupted) as error:
-            _exit(in_options(str(error)) or "interrupted; there are no incomplete files.", INTERRUPTED)
+            sentence = in_options(str(error)) or "interrupted; there are no incomplete files."
+            _exit(sentence, INTERRUPTED, agreed=isinstance(error, KeyboardInterrupt) or error.agreed)
         except ApacError as error:
-            _exit(in_options(str(error)), BAD_INPUT)
+            _exit(in_options(str(error)), BAD_INPUT, agreed=error.agreed)
         except BrokenPipeError:
             raise  # the output pipe was closed, for example by `head`; `run_app` exits quietly
         except OSError as error:
@@ -80,8 +82,11 @@ def handle_errors(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def _exit(sentence: str, status: int) -> NoReturn:
-    print_error(sentence)
+def _exit(sentence: str, status: int, *, agreed: bool = False) -> NoReturn:
+    """Print the sentence and exit. What all ranks agree on is printed by the first one."""
+    number = rank()
+    if not (agreed and number):
+        print_error(f"rank {number}: {sentence}" if started_by_torchrun() and not agreed else sentence)
     raise typer.Exit(status)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from apac.cli.ranks import started_by_torchrun
+
 
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
@@ -15,6 +17,8 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
 
     After the first signal it returns True; a second signal raises KeyboardInterrupt immediately. Before the first call
     of `should_stop`, while data are loaded, the first signal also raises it. The handlers are restored on exit.
+
+    On a rank of torchrun, which forwards a Ctrl-C that the rank has already received, a second signal has no effect.
     """
     requested = polled = False
 
@@ -25,9 +29,9 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal requested
-        if requested or not polled:
+        again, requested = requested, requested or polled or started_by_torchrun()
+        if (again and not started_by_torchrun()) or not (again or polled):
             raise KeyboardInterrupt
-        requested = True
 
     if threading.current_thread() is not threading.main_thread():
         yield should_stop  # only the main thread may handle signals

@@ -15,8 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from apac.data.base import Unstandardized, check_pixels, scale_pixels
+from apac.data.mapped import MappedImages, part_size
 from apac.data.zca import Whitening
 from apac.errors import InputError
+
+PART = 1000  # images that are counted at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +90,13 @@ class Standardization:
         return {"mean": self.mean, "deviation": self.deviation}
 
     @staticmethod
-    def fit(images: Tensor) -> Standardization:
-        check_pixels(images)
+    def fit(images: Tensor | MappedImages) -> Standardization:
+        if isinstance(images, Tensor):
+            check_pixels(images)
         if not len(images):
             raise InputError("fitting a normalization needs at least one image, got none.")
         # By histogram: exact, and without a copy of the images as floating-point numbers.
-        counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in images.unbind(1)])
+        counts = torch.stack([_histograms(part) for part in images.split(part_size(images.shape[1:], PART))]).sum(dim=0)
         shares = counts.double() / counts.sum(dim=1, keepdim=True)  # (C, 256)
         values = torch.arange(256, dtype=torch.float64) / 255
         mean = shares @ values
@@ -109,6 +113,11 @@ class Standardization:
         mean = total / count
         variance = (squares / count - mean.square()).clamp_min(0)
         return Standardization(mean.float(), variance.sqrt().clamp_min(1e-3).float())
+
+
+def _histograms(images: Tensor) -> Tensor:
+    """Return how often each channel has each value, (C, 256)."""
+    return torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in images.unbind(1)])
 
 
 class Standardize(nn.Module):

@@ -19,6 +19,7 @@ from apac.classify.classifier import Classifier
 from apac.classify.decision import TENSORS, Decision
 from apac.classify.rules.certified import Certified
 from apac.classify.scores import Scores, rank
+from apac.distributed.ranks.group import Group
 from apac.errors import InputError
 from apac.evaluation.labels import validate_classes, validate_labels
 from apac.progress import Progress, no_progress
@@ -97,7 +98,8 @@ def evaluate_certified(
     if not isinstance(classifier.rule, Certified):
         raise InputError(f"the rule of the classifier must be a Certified, got {classifier.rule!r}.")
     labels = validate_labels(images, labels)
-    decision, seconds = _decide(classifier, images, cache, progress)
+    # One rank decides for all: the images that remain after each round share batches.
+    decision, seconds = Group.current().on_first(lambda: _decide(classifier, images, cache, progress))
     validate_classes(labels, decision.log_scores.shape[1])
     passes = decision.passes.double()
     certified = _stopped(decision, "certified")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+SOURCE = Path(__file__).parent.parent
 # the packages that compute passes
 PACKAGES = ("augmented-pattern-classification", "torch", "numpy", "numba", "onnxruntime", "openvino")
 
@@ -26,6 +28,14 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: installed_version(name) for name in (*PACKAGES, *packages)},
     }
+
+
+def code_version() -> str:
+    """Return the version of the package with a hash of its source, which tells editable installations apart."""
+    digest = hashlib.blake2b(digest_size=4)
+    for path in sorted(SOURCE.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return f"{_version(PACKAGES[0])} ({digest.hexdigest()})"
 
 
 def _processor() -> str:
