@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from apac.classify.classifier import Classifier
 from apac.classify.scores import Scores
-from apac.errors import InputError
+from apac.errors import InputError, StorageError
 from apac.progress import Progress, no_progress
 from apac.runs.storage import read_tensors, write_tensors
 
@@ -61,6 +62,8 @@ class ScoreCache:
         started = time.monotonic()
         self._prepared = self._prepared or self.classifier.prepared(self.images, self.max_passes - start)
         new = self._prepared.score(self.images, start, stop, progress=_shifted(progress, start, self.max_passes))
+        if self.scores is not None and self.scores.log_sum.shape != new.log_sum.shape:
+            raise StorageError(f"the scores in {self.folder} are damaged; remove that folder.")
         self.scores = new if self.scores is None else self.scores.merge(new)
         self.seconds += time.monotonic() - started
 
@@ -72,8 +75,18 @@ class ScoreCache:
             with suppress(InputError, OSError, KeyError, ValueError):  # recompute if the file is damaged
                 tensors, metadata = read_tensors(path, "")
                 if self._done < int(metadata["passes"]) <= passes:
-                    self.scores = Scores(int(metadata["passes"]), *(tensors[name] for name in SUMS))
+                    self.scores = Scores(int(metadata["passes"]), *self._sums(tensors))
                     self.seconds = float(metadata["seconds"])
+
+    def _sums(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return the sums of a file. Raises KeyError or ValueError if they are not those of the images."""
+        sums = [tensors[name] for name in SUMS]
+        shape: tuple[int, ...] = (len(self.images), sums[0].shape[-1] if sums[0].ndim else 0)
+        if self.scores is not None:
+            shape = tuple(self.scores.log_sum.shape)
+        if any(tuple(part.shape) != shape or part.dtype != torch.float64 for part in sums):
+            raise ValueError("the sums are damaged")
+        return sums
 
     def _save(self, passes: int) -> None:
         """Write the scores as the complete file of `passes` passes, or as a partial file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ from apac.runs import folder as run_folder
 from apac.runs.classified import ClassifiedImages, check_reads_files, read_images
 from apac.runs.export import export
 from apac.runs.folder import RunSettings
+from apac.runs.stored_network import check_finite, check_shapes
 from apac.runs.tuning_file import read_choice
 from apac.training.config import TrainConfig
 from apac.training.loop import EpochRecord
-from apac.validation import validate_path
+from apac.validation import validate_class_names, validate_image_shape, validate_path
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -205,19 +207,25 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None, *, pa
     given = validate_path("folder", folder)
     folder = run_folder.find(given)
     settings = run_folder.read_settings(folder)
-    payload, tensors = run_folder.read(folder)
-    parts: dict[str, dict[str, Tensor]] = {"network": {}, "normalization": {}}
-    for name, tensor in tensors.items():
-        part, _, rest = name.partition(".")
-        parts.setdefault(part, {})[rest] = tensor
+    payload = run_folder.read(folder)
     choice = None
     if not paper_rule:
         choice = read_choice(given, settings.deformation) or read_choice(folder, settings.deformation)
     try:
-        channels, height, width = payload["image_shape"]
-        classes = tuple(map(str, payload["classes"]))
+        image_shape = validate_image_shape(payload["image_shape"])
+        classes = validate_class_names(payload["classes"])
+        settings.deformation.validate_classes(len(classes))
+        # The network that is passed is compared by `_load_weights`.
+        expected = None if network is not None else settings.network
+        check = partial(check_shapes, folder, expected, payload["normalization"], image_shape, len(classes))
+        tensors = run_folder.read_weights(folder, check)
+        check_finite(tensors, folder)
+        parts: dict[str, dict[str, Tensor]] = {"network": {}, "normalization": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            parts.setdefault(part, {})[rest] = tensor
         if network is None:
-            network = build_network(settings, (channels, height, width), len(classes), to_train=False)
+            network = build_network(settings, image_shape, len(classes), to_train=False)
             network.load_state_dict(parts["network"])
         else:
             _load_weights(network, parts["network"], folder)
@@ -229,18 +237,16 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None, *, pa
             network=network.eval(),
             normalization=normalization_from(payload["normalization"], parts["normalization"]),
             classes=classes,
-            image_shape=(channels, height, width),
-            history=tuple(EpochRecord(**epoch) for epoch in payload["history"]),
-            versions=dict(payload["versions"]),
+            image_shape=image_shape,
+            history=tuple(map(EpochRecord.from_json, payload["history"])),
+            versions={str(name): str(version) for name, version in dict(payload["versions"]).items()},
             folder=folder,
             choice=choice,
         )
     except (InputError, StorageError):
         raise
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise StorageError(
-            f"the files in {folder} are damaged or do not match each other or the network; {run_folder.REMEDY}."
-        ) from error
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise run_folder.mismatch(folder) from error
 
 
 def build_network(
