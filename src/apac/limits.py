@@ -10,6 +10,7 @@ from __future__ import annotations
 
 PIXELS = 40_000_000  # of a file; more than cameras take, and 160 MB as RGBA. Callers may raise it.
 UPLOADED_PIXELS = 25_000_000  # of a file that a server decodes, several of them at a time
+COPIES = {"WEBP": 2}  # the decoder of this format holds twice the memory of others: half the pixels are allowed
 FILE_BYTES = 256 << 20  # of a file; an uncompressed picture of PIXELS with 16 bits in each of three channels
 HEADER_BYTES = 48 << 20  # that are read before the size is known; of WebP and AVIF the whole file
 EXIF_BYTES = 4 << 20  # that Pillow copies from all tags

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from apac import limits
 from apac.cli.errors import handle_errors, print_error
 from apac.cli.options import Error, Limit, PaperRule, RunFolder, Seed, certified, load_run, mention_choice
 from apac.cli.terminal import decision_records, print_record, records_to_csv, show_progress
@@ -45,6 +46,9 @@ def classify(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the decisions as JSON.")] = False,
     paper_rule: PaperRule = False,
+    max_pixels: Annotated[
+        int, typer.Option(min=1, help="Refuse image files with more pixels; each takes 4 bytes of memory.")
+    ] = limits.PIXELS,
     seed: Seed = 0,
 ) -> None:
     """Classify image files by APAC, with as many passes as each answer needs to be settled.
@@ -80,7 +84,9 @@ def classify(
         rule = certified(error, limit)
     with show_progress() as progress:
         loaded, combined = load_run(run, paper_rule=paper_rule), cast("Combine | None", combine)
-        classified = loaded.classify(images, rule, seed=seed, combine=combined, plain=plain, progress=progress)
+        classified = loaded.classify(
+            images, rule, seed=seed, combine=combined, plain=plain, max_pixels=max_pixels, progress=progress
+        )
     for reason in classified.unreadable.values():
         print_error(reason)
     strength = 0.0 if classified.plain else 1.0 if loaded.choice is None else loaded.choice.strength

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import re
 import sys
@@ -34,6 +35,7 @@ CLAUSES = (
     (re.compile(r"import the module that defines it first"), "start the command with apac --import MODULE"),
     (re.compile(r"pass another folder as out="), "choose another folder by --out"),
     (re.compile(r"pass data="), "give a folder by --data"),
+    (re.compile(r"raise max_pixels"), "classify it with --max-pixels"),
     (
         re.compile(r"pass at least (\d+), better some hundreds, that the network was not trained on"),
         r"\1 are needed, better some hundreds: train again with a larger --validation-fraction",
@@ -87,6 +89,8 @@ def _exit(sentence: str, status: int) -> NoReturn:
 
 def run_app(app: typer.Typer) -> None:
     """Run the command line, and print usage errors on one line instead of in a box."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name in a file may have characters that the terminal has not
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = app(prog_name="apac", standalone_mode=False)
         sys.stdout.flush()

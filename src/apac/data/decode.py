@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from PIL import Image
@@ -15,7 +15,7 @@ from apac.errors import InputError
 # is decoded. The pixels differ by less than 1 of 255 on average; a photo of 12 megapixels takes a quarter of the time.
 MARGIN = 3
 LARGE = 8_000_000  # pixels; such a picture is reduced in strips, so that it is in memory only once
-STRIP = 64  # rows of the reduced picture
+STRIP = 256  # rows
 MAX_SIDE = 1024  # pixels; a larger image adds nothing to a digit of 28 × 28
 TRANSPOSE = {  # by EXIF orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -46,8 +46,7 @@ def load_picture(
         size = file.size
         reference = min(size) if side is not None and crop else max(size)  # becomes `side` pixels long
         wanted = MAX_SIDE if side is None else MARGIN * side
-        if side is not None:
-            file.draft(None, tuple(max(1, wanted * length // reference) for length in size))  # type: ignore[arg-type]
+        file.draft(None, tuple(max(1, wanted * length // reference) for length in size))  # type: ignore[arg-type]
         file.load()
         orientation = _orientation(file)
         if file.format == "TIFF":  # which Pillow has rotated
@@ -78,8 +77,9 @@ def _reduced(name: str, picture: Image.Image, factor: int) -> Image.Image:
     if width * height <= LARGE or factor < 2:
         return _simple_mode(name, picture, picture.format)
     result: Image.Image | None = None
-    for top in range(0, height, STRIP * factor):
-        strip = picture.crop((0, top, width, min(height, top + STRIP * factor)))
+    rows = max(1, STRIP // factor) * factor
+    for top in range(0, height, rows):
+        strip = picture.crop((0, top, width, min(height, top + rows)))
         strip.info = picture.info  # names the transparent color of a palette
         part = _simple_mode(name, strip, picture.format).reduce(factor)
         if result is None:
@@ -89,11 +89,12 @@ def _reduced(name: str, picture: Image.Image, factor: int) -> Image.Image:
     return result
 
 
-def _check_size(name: str, file: Image.Image, content: BoundedFile, max_pixels: int) -> None:
+def _check_size(name: str, file: Any, content: BoundedFile, max_pixels: int) -> None:
     pixels = file.width * file.height
-    if pixels > max_pixels:
-        raise InputError(too_large(name, max_pixels))
-    if file.format == "PPM" and pixels > limits.TEXT_PIXELS and getattr(file, "tile")[0][0] == "ppm_plain":
+    allowed = max_pixels // limits.COPIES.get(file.format, 1)
+    if pixels > allowed:
+        raise InputError(too_large(name, allowed))
+    if file.format == "PPM" and pixels > limits.TEXT_PIXELS and file.tile[0][0] == "ppm_plain":
         raise InputError(f"{name} has its pixels as text; save it as PNG.")
     if file.format in ("JPEG", "MPO") and scans(file, content) > limits.SCANS:
         raise InputError(f"{name} has more than {limits.SCANS} scans; save it again, as PNG.")

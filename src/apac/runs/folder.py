@@ -174,7 +174,7 @@ def read_settings(folder: Path) -> RunSettings:
     payload = _read_payload(folder)
     try:
         return RunSettings.from_json(payload)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise StorageError(f"{folder / 'run.json'} is damaged; {REMEDY}.") from error
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from apac import models
+from apac import limits, models
 from apac.classify.choice import Choice
 from apac.classify.classifier import Classifier
 from apac.classify.combine import Combine
@@ -137,12 +137,14 @@ class Run:
         combine: Combine | None = None,
         plain: bool = False,
         paper_rule: bool = False,
+        max_pixels: int = limits.PIXELS,
         progress: Progress = no_progress,
     ) -> ClassifiedImages:
         """Classify image files, prepared like the training data. Unreadable files are listed and do not raise.
 
         A folder stands for all image files in it and in its subfolders. With `plain=True` the decision is the plain
         prediction, one pass of the undeformed image. A tuned run decides by its `choice`, unless `paper_rule=True`.
+        Files with more than `max_pixels` pixels are refused before they are decoded.
 
         >>> import apac
         >>> result = apac.load("mnist-cnn").classify(["missing.png"])
@@ -153,7 +155,7 @@ class Run:
         if isinstance(paths, str | os.PathLike):
             paths = [paths]
         digits = self.data in ("mnist", "mnist-5k")
-        read = read_images(paths, self.image_shape, fit=self.config.fit, digits=digits)
+        read = read_images(paths, self.image_shape, fit=self.config.fit, digits=digits, max_pixels=max_pixels)
         if plain and rule is not None:
             raise InputError("plain=True is one pass of the undeformed image; omit it, or omit the rule.")
         choice = None if paper_rule else self.choice
