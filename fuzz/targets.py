@@ -120,7 +120,7 @@ def _pictures() -> tuple[bytes, ...]:
     kinds: list[tuple[str, str, dict[str, Any]]] = [
         ("PNG", "RGBA", {"exif": exif}),
         ("PNG", "P", {}),
-        ("PNG", "I;16", {}),
+        ("PNG", "1", {}),
         ("JPEG", "RGB", {"exif": exif}),
         ("JPEG", "L", {"progressive": True}),
         ("JPEG", "CMYK", {}),
@@ -135,7 +135,7 @@ def _pictures() -> tuple[bytes, ...]:
     files = []
     for name, mode, options in kinds:
         file = io.BytesIO()
-        (picture.convert("L").convert("I") if mode == "I;16" else picture.convert(mode)).save(file, name, **options)
+        picture.convert(mode).save(file, name, **options)
         files.append(file.getvalue())
     return (*files, b"P3\n# text\n2 2 255\n1 2 3 4 5 6 7 8 9 10 11 12\n")
 

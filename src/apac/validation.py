@@ -88,7 +88,7 @@ def validate_padding(owner: Any) -> None:
         return
     if not abs(to_float(owner.padding)) <= limits.VALUE:
         raise InputError(
-            f'the padding of {_describe(owner)} must be "edge" or a background value, got {owner.padding!r}.'
+            f'the padding of {_describe(owner)} must be "edge" or a background value, got {quoted(owner.padding)}.'
         )
     object.__setattr__(owner, "padding", float(owner.padding))
 

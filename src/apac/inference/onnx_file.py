@@ -34,7 +34,12 @@ def from_onnx(path: str | os.PathLike[str]) -> Network:
     options.log_severity_level = 4  # failures are raised below
     _refuse_other_files(Path(path))
     try:
-        session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            os.fspath(path),
+            options,
+            providers=["CPUExecutionProvider"],
+            enable_fallback=0,  # the same provider again, which would print its error
+        )
     except Exception as error:  # ONNX Runtime raises its own exception classes
         raise InputError(f"{path} cannot be read as an ONNX network: {shortened(error)}.") from error
     inputs = session.get_inputs()
