@@ -137,7 +137,7 @@ def _pictures() -> tuple[bytes, ...]:
         file = io.BytesIO()
         picture.convert(mode).save(file, name, **options)
         files.append(file.getvalue())
-    return (*files, b"P3\n# text\n2 2 255\n1 2 3 4 5 6 7 8 9 10 11 12\n")
+    return (*files, b"P2\n# text\n3 3 255\n0 0 0 0 255 0 0 0 0\n")
 
 
 def _load_image(data: bytes) -> None:

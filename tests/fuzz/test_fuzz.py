@@ -6,7 +6,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-
 from fuzz.check import FOUND, failure
 from fuzz.targets import Target, targets
 
