@@ -25,6 +25,12 @@ class Command:
 
     arguments: tuple[str, ...]
     result: Callable[[Path], bytes]
+    started: str = ""  # pattern of a file; if there is one, the command is to be resumed
+
+    def line(self, place: Path) -> tuple[str, ...]:
+        """Return the command in a folder."""
+        resume = self.started and any(place.glob(self.started))
+        return (*self.arguments, "--resume") if resume else self.arguments
 
 
 def weights(folder: Path) -> Callable[[Path], bytes]:
@@ -33,7 +39,7 @@ def weights(folder: Path) -> Callable[[Path], bytes]:
 
 COMMANDS = {
     "train": Command(
-        ("train", "--data", "mnist-5k", "--epochs", "1", "--out", "run", "--resume"), weights(Path("run"))
+        ("train", "--data", "mnist-5k", "--epochs", "1", "--out", "run"), weights(Path("run")), "run/run.json"
     ),
     "evaluate": Command(
         ("evaluate", "trained", "--passes", "1,4"), lambda place: (place / "trained/confusion.csv").read_bytes()
@@ -42,8 +48,9 @@ COMMANDS = {
         ("classify", "mnist-cnn", "digits", "--csv", "out.csv"), lambda place: (place / "out.csv").read_bytes()
     ),
     "reproduce": Command(
-        ("reproduce", "--epochs", "1", "--passes", "1,4", "--out", "report", "--resume"),
+        ("reproduce", "--epochs", "1", "--passes", "1,4", "--out", "report"),
         weights(Path("report/runs/apac")),
+        "report/runs/*/run.json",
     ),
     "fetch": Command(("data", "fetch", "mnist"), lambda place: (place / "data/mnist.safetensors").read_bytes()),
 }
@@ -93,7 +100,7 @@ def check(name: str, kills: int, random: Random) -> int:
         prepare(place)
         undisturbed = Path(shutil.copytree(place, place / "undisturbed"))
         started = time.monotonic()
-        problem = finish(undisturbed, command.arguments)
+        problem = finish(undisturbed, command.line(undisturbed))
         if problem:
             print(f"{name}: skipped, {problem}", flush=True)
             return 0
@@ -104,10 +111,10 @@ def check(name: str, kills: int, random: Random) -> int:
             for _ in range(min(8, kills - done)):
                 # Most of the time, Python imports torch; half of the kills are in the last third.
                 latest = random.choice((random.uniform(0, seconds), random.uniform(0.6 * seconds, seconds)))
-                done += kill(disturbed, command.arguments, latest)
+                done += kill(disturbed, command.line(disturbed), latest)
                 if random.random() < 0.3:
                     break
-            problem = finish(disturbed, command.arguments)
+            problem = finish(disturbed, command.line(disturbed))
             assert not problem, f"{name}: {problem}"
             assert command.result(disturbed) == expected, f"{name}: another result"
             shutil.rmtree(disturbed)

@@ -52,7 +52,7 @@ def test_a_full_disk_leaves_one_sentence_and_no_file_that_is_cut(name, place):
         return {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
 
     before = files()
-    sentence = one_sentence(run(place, *COMMANDS[name].arguments, preexec_fn=small_files))
+    sentence = one_sentence(run(place, *COMMANDS[name].line(place), preexec_fn=small_files))
     assert "could not write" in sentence
     assert {path: content for path, content in files().items() if path in before} == before
     assert not [path for path in files() if path not in before and path.name.startswith(".")]
@@ -75,9 +75,8 @@ def test_no_home_is_needed_to_classify(place):
 
 @pytest.mark.slow
 def test_two_trainings_in_one_folder_leave_the_result_of_one(place):
-    arguments = ("train", "--data", "mnist-5k", "--epochs", "1", "--out", "both", "--resume")
-    processes = [start(place, arguments) for _ in range(2)]
-    for process in processes:
+    arguments = ("train", "--data", "mnist-5k", "--epochs", "1", "--out", "both")
+    for process in [start(place, arguments) for _ in range(2)]:
         _, errors = process.communicate()
         assert "Traceback" not in errors, errors
     assert (place / "both/weights.safetensors").read_bytes() == (place / "trained/weights.safetensors").read_bytes()
@@ -93,7 +92,7 @@ def test_a_killed_command_gives_the_same_result_afterwards(name):
 @pytest.mark.parametrize("name", ["train", "evaluate", "classify", "reproduce"])
 @pytest.mark.parametrize("seconds", [4, 8])
 def test_ctrl_c_ends_a_command_with_status_130(name, seconds, place):
-    process = start(place, COMMANDS[name].arguments)
+    process = start(place, COMMANDS[name].line(place))
     try:
         process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
