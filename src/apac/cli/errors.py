@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import typer
 
+from apac.cli.signals import remember_interrupts, was_interrupted
 from apac.errors import ApacError, Interrupted
 
 BAD_INPUT = 2
@@ -83,6 +84,8 @@ def handle_errors(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _exit(sentence: str, status: int) -> NoReturn:
+    if was_interrupted() and status != INTERRUPTED:
+        sentence, status = "interrupted; there are no incomplete files.", INTERRUPTED
     print_error(sentence)
     raise typer.Exit(status)
 
@@ -91,6 +94,7 @@ def run_app(app: typer.Typer) -> None:
     """Run the command line, and print usage errors on one line instead of in a box."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name in a file may have characters that the terminal has not
         sys.stdout.reconfigure(errors="backslashreplace")
+    remember_interrupts()
     try:
         status = app(prog_name="apac", standalone_mode=False)
         sys.stdout.flush()
@@ -105,6 +109,9 @@ def run_app(app: typer.Typer) -> None:
     except Exception as error:
         # typer has no public base class for usage errors; they are recognized by these two attributes.
         context, message = getattr(error, "ctx", None), getattr(error, "format_message", None)
+        if was_interrupted():
+            print_error("interrupted.")
+            sys.exit(INTERRUPTED)
         if context is None or message is None:
             raise
         if text := message().strip().rstrip("."):  # empty if the help was printed

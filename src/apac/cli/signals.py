@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM during training: stop after the current step and save a checkpoint."""
+"""Handling of Ctrl-C and SIGTERM: at once, or during training after the current step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,6 +7,25 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+
+_interrupted = threading.Event()
+
+
+def remember_interrupts() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt, as in Python, and remember it: some libraries ignore it while they load."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        _interrupted.set()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handle)
+
+
+def was_interrupted() -> bool:
+    """Return whether Ctrl-C was pressed. A library that ignored it may fail later, in any way."""
+    return _interrupted.is_set()
 
 
 @contextmanager
