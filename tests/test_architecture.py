@@ -20,7 +20,7 @@ SOURCE = Path(apac.__file__).parent
 
 # A module imports only from layers above its own, or from its own folder.
 LAYERS = [
-    {"errors"},
+    {"errors", "limits"},
     {"progress", "randomness", "validation", "trees"},
     {"inference", "distributed/ranks"},
     {"deform", "data", "models"},

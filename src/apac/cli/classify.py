@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from apac import limits
 from apac.cli.errors import handle_errors, print_error
 from apac.cli.options import Error, Limit, PaperRule, RunFolder, Seed, certified, load_run, mention_choice
 from apac.cli.terminal import print_record, show_progress
@@ -62,6 +63,9 @@ def classify(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the decisions as JSON.")] = False,
     paper_rule: PaperRule = False,
+    max_pixels: Annotated[
+        int, typer.Option(min=1, help="Refuse image files with more pixels; each takes 4 bytes of memory.")
+    ] = limits.PIXELS,
     seed: Seed = 0,
 ) -> None:
     """Classify image files by APAC, with as many passes as each answer needs to be settled.
@@ -109,13 +113,15 @@ def classify(
         from apac.cli.classify_files import classify_files
         from apac.runs.file_classifier import file_classifier
 
-        deciding = file_classifier(loaded, rule, seed=seed, combine=combined, plain=plain)
+        deciding = file_classifier(loaded, rule, seed=seed, combine=combined, plain=plain, max_pixels=max_pixels)
         sources = [str(path) for path in images]
         folders = (run, loaded.folder)
         classify_files(deciding, sources, out, folders=folders, parquet=parquet, part_size=part_size)
         return
     with show_progress() as progress:
-        classified = loaded.classify(images, rule, seed=seed, combine=combined, plain=plain, progress=progress)
+        classified = loaded.classify(
+            images, rule, seed=seed, combine=combined, plain=plain, max_pixels=max_pixels, progress=progress
+        )
     for reason in classified.unreadable.values():
         print_error(reason)
     strength = 0.0 if classified.plain else 1.0 if loaded.choice is None else loaded.choice.strength

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM during training: stop after the current step and save a checkpoint."""
+"""Handling of Ctrl-C and SIGTERM: at once, or during training after the current step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,6 +9,24 @@ from contextlib import contextmanager
 from types import FrameType
 
 from apac.cli.ranks import started_by_torchrun
+
+_interrupted = threading.Event()
+
+
+def remember_interrupts() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt, as in Python, and remember it: some libraries ignore it while they load."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        _interrupted.set()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handle)
+
+
+def was_interrupted() -> bool:
+    """Return whether Ctrl-C was pressed. A library that ignored it may fail later, in any way."""
+    return _interrupted.is_set()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from apac.cli.signals import was_interrupted
 from apac.progress import Progress
 
 if TYPE_CHECKING:  # imports torch, which is slow
@@ -45,11 +46,17 @@ def show_progress() -> Iterator[Progress]:
     with bars.Progress(*columns, console=console, refresh_per_second=4, redirect_stdout=on_terminal) as display:
 
         def show(task: str, done: int, total: int, note: str = "") -> None:
+            _stop_if_interrupted()
             if task not in tasks:
                 tasks[task] = display.add_task(task, total=total, note=note)
             display.update(tasks[task], completed=done, total=total, note=note)
 
         yield show
+
+
+def _stop_if_interrupted() -> None:
+    if was_interrupted():  # and a library has ignored it
+        raise KeyboardInterrupt
 
 
 class Lines:
@@ -61,6 +68,7 @@ class Lines:
         self.last_line = 0.0
 
     def __call__(self, task: str, done: int, total: int, note: str = "") -> None:
+        _stop_if_interrupted()
         now = time.monotonic()
         first = task not in self.started
         if first:

@@ -7,6 +7,7 @@ network, and `in_front_of` builds a network that includes it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,6 +19,7 @@ from apac.data.base import Unstandardized, check_pixels, scale_pixels
 from apac.data.mapped import MappedImages, part_size
 from apac.data.zca import Whitening
 from apac.errors import InputError
+from apac.validation import quoted
 
 PART = 1000  # images that are counted at once
 
@@ -138,19 +140,26 @@ class Standardize(nn.Module):
 Normalization = Identity | Scaling | Standardization | Whitening
 
 
+def normalization_shapes(kind: str, image_shape: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the `tensors()` of a normalization of this kind, for images of shape (C, H, W)."""
+    channels, size = image_shape[0], math.prod(image_shape)
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {
+        Identity.kind: {},
+        Scaling.kind: {},
+        Standardization.kind: {"mean": (channels,), "deviation": (channels,)},
+        Whitening.kind: {"mean": (size,), "triangle": (size * (size + 1) // 2,)},
+    }
+    if not isinstance(kind, str) or kind not in shapes:
+        raise InputError(f"there is no normalization {quoted(kind)}; this version has {', '.join(shapes)}.")
+    return shapes[kind]
+
+
 def normalization_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalization:
     """Restore a normalization from its `kind` and `tensors()`."""
-    names = {
-        Identity.kind: set[str](),
-        Scaling.kind: set[str](),
-        Standardization.kind: {"mean", "deviation"},
-        Whitening.kind: {"mean", "triangle"},
-    }
-    if kind not in names:
-        raise InputError(f"there is no normalization {kind!r}; this version has {', '.join(names)}.")
-    if set(tensors) != names[kind]:
+    names = set(normalization_shapes(kind, (1, 1, 1)))
+    if set(tensors) != names:
         raise InputError(
-            f"the normalization {kind!r} needs the tensors {sorted(names[kind])}, got {sorted(tensors)}; "
+            f"the normalization {kind!r} needs the tensors {sorted(names)}, got {quoted(sorted(tensors))}; "
             "the run is damaged or from an earlier version; train it again."
         )
     if kind == Standardization.kind:

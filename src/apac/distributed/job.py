@@ -82,6 +82,7 @@ def settings_of(deciding: FileClassifier, reliability: Reliability | None, forma
         "image shape": list(deciding.image_shape),
         "fit": deciding.fit,
         "digits": deciding.digits,
+        "max pixels": deciding.max_pixels,
         "plain": deciding.plain is not None,
         "rule": repr(classifier.rule),
         "seed": classifier.seed,

@@ -123,7 +123,7 @@ def _decide(classifier: Classifier, images: Tensor, cache: Path | None, progress
     """Return the decisions and their computing time in seconds, from the cache if possible."""
     if cache is not None and cache.exists():
         with suppress(InputError, OSError, KeyError, TypeError, ValueError):  # recompute if the file is damaged
-            return _load(cache, classifier)
+            return _load(cache, classifier, len(images))
     started = time.monotonic()
     decision = classifier.decide(images, progress=progress)
     seconds = time.monotonic() - started
@@ -133,10 +133,16 @@ def _decide(classifier: Classifier, images: Tensor, cache: Path | None, progress
     return decision, seconds
 
 
-def _load(cache: Path, classifier: Classifier) -> tuple[Decision, float]:
+def _load(cache: Path, classifier: Classifier, images: int) -> tuple[Decision, float]:
+    """Return the decision of a file. Raises one of several errors if it is not one of this number of images."""
     tensors: dict[str, Any]
     tensors, metadata = read_tensors(cache, "")
     stopped = tuple(metadata["stopped"].split())
+    rows = {len(tensor) for tensor in tensors.values()} | {len(stopped)}
+    scores = tensors["log_scores"]
+    by_class = [tensors[name].shape == scores.shape for name in ("mean_probabilities", "standard_errors")]
+    if rows != {images} or scores.ndim != 2 or not all(by_class) or not tensors["labels"].max() < scores.shape[1]:
+        raise ValueError("the decision is damaged")
     decision = Decision(**tensors, stopped=stopped, combine=classifier.combine, temperature=classifier.temperature)
     return decision, float(metadata["seconds"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from itertools import pairwise
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from apac.classify.classifier import Classifier
 from apac.classify.scores import Scores
 from apac.distributed.ranks.group import Group
-from apac.errors import InputError
+from apac.errors import InputError, StorageError
 from apac.progress import Progress, no_progress
 from apac.runs.storage import read_tensors, write_tensors
 
@@ -72,8 +72,11 @@ class ScoreCache:
         self._prepared = self._prepared or self.classifier.prepared(self.images, self.max_passes - self._done)
         own = units[self.group.rank] if self.group.rank < len(units) else None
         for scores in self.group.gather(self._sum(*own, progress) if own else None):
-            if scores is not None:
-                self.scores = scores if self.scores is None else self.scores.merge(scores)
+            if scores is None:
+                continue
+            if self.scores is not None and self.scores.log_sum.shape != scores.log_sum.shape:
+                raise StorageError(f"the scores in {self.folder} are damaged; remove that folder.")
+            self.scores = scores if self.scores is None else self.scores.merge(scores)
         self.seconds += time.monotonic() - started
 
     def _sum(self, start: int, stop: int, progress: Progress) -> Scores:
@@ -88,7 +91,7 @@ class ScoreCache:
             with suppress(InputError, OSError, KeyError, ValueError):  # recompute if the file is damaged
                 tensors, metadata = read_tensors(path, "")
                 if (0 if scores is None else scores.passes) < int(metadata["passes"]) <= passes:
-                    scores = Scores(int(metadata["passes"]), *(tensors[name] for name in SUMS))
+                    scores = Scores(int(metadata["passes"]), *self._sums(tensors))
                     seconds = float(metadata["seconds"])
         return scores, seconds
 
@@ -96,6 +99,16 @@ class ScoreCache:
         """Write the complete file of scores that were loaded from the partial file of a larger sum."""
         if not self._file(passes).exists():
             self._save(passes)
+
+    def _sums(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return the sums of a file. Raises KeyError or ValueError if they are not those of the images."""
+        sums = [tensors[name] for name in SUMS]
+        shape: tuple[int, ...] = (len(self.images), sums[0].shape[-1] if sums[0].ndim else 0)
+        if self.scores is not None:
+            shape = tuple(self.scores.log_sum.shape)
+        if any(tuple(part.shape) != shape or part.dtype != torch.float64 for part in sums):
+            raise ValueError("the sums are damaged")
+        return sums
 
     def _save(self, passes: int) -> None:
         """Write the scores as the complete file of `passes` passes, or as a partial file."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from apac import limits
 from apac.classify.classifier import Classifier
 from apac.classify.combine import Combine
 from apac.classify.decision import Decision
@@ -37,10 +38,11 @@ class FileClassifier:
     fit: Fit
     digits: bool  # whether files are converted to the format of MNIST
     classes: tuple[str, ...]
+    max_pixels: int  # of a file
 
     def decode(self, path: Path) -> Tensor:
         """Return the pixels of a file, (C, H, W) uint8. Call it inside of `without_warnings`."""
-        return decode_image(path, self.image_shape, fit=self.fit, digit=self.digits)[0]
+        return decode_image(path, self.image_shape, fit=self.fit, digit=self.digits, max_pixels=self.max_pixels)[0]
 
     def images(self, pixels: Tensor) -> Tensor:
         """Convert pixels (N, C, H, W) uint8 to the images that the classifier decides."""
@@ -60,6 +62,7 @@ def file_classifier(
     combine: Combine | None = None,
     plain: bool = False,
     paper_rule: bool = False,
+    max_pixels: int = limits.PIXELS,
 ) -> FileClassifier:
     """Return how `Run.classify` decides image files with these arguments."""
     check_reads_files(run.normalization)
@@ -81,4 +84,5 @@ def file_classifier(
         fit=run.config.fit,
         digits=run.data in ("mnist", "mnist-5k"),
         classes=run.classes,
+        max_pixels=max_pixels,
     )

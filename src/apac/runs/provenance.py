@@ -35,7 +35,7 @@ def code_version() -> str:
     digest = hashlib.blake2b(digest_size=4)
     for path in sorted(SOURCE.rglob("*.py")):
         digest.update(path.read_bytes())
-    return f"{_version(PACKAGES[0])} ({digest.hexdigest()})"
+    return f"{installed_version(PACKAGES[0])} ({digest.hexdigest()})"
 
 
 def _processor() -> str:

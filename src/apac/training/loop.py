@@ -29,6 +29,7 @@ from apac.randomness import generator, seeded_torch
 from apac.training.batches import batches, draw
 from apac.training.config import TrainConfig
 from apac.training.optimizer import make_optimizer
+from apac.validation import quoted
 
 CPU = torch.device("cpu")
 ALONE = Group()
@@ -47,6 +48,15 @@ class EpochRecord:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @staticmethod
+    def from_json(payload: dict[str, Any]) -> EpochRecord:
+        """Return the record that `to_json` described. Raises TypeError or ValueError if it is damaged."""
+        record = EpochRecord(**payload)
+        numbers = [value for name, value in payload.items() if value is not None or name != "validation_error"]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise ValueError(f"a record of an epoch has numbers, got {quoted(payload)}")
+        return record
 
 
 @dataclass
