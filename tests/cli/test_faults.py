@@ -98,7 +98,8 @@ def test_ctrl_c_ends_a_command_with_status_130(name, seconds, place):
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)  # a thread that is left would keep the process
-        assert process.returncode == 130 and "Traceback" not in errors, errors
+        # Python itself ends by the signal, which shells report as 130 too, if C code was interrupted that runs Python code.
+        assert process.returncode in (130, -signal.SIGINT) and "Traceback" not in errors, errors
     else:
         assert process.returncode == 0
 
