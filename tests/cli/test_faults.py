@@ -98,7 +98,8 @@ def test_ctrl_c_ends_a_command_with_status_130(name, seconds, place):
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)  # a thread that is left would keep the process
-        assert process.returncode == 130 and "Traceback" not in errors, errors
+        # Interrupted in C code that runs Python code, Python ends by the signal itself; shells report 130 then too.
+        assert process.returncode in (130, -signal.SIGINT) and "Traceback" not in errors, errors
     else:
         assert process.returncode == 0
 
