@@ -22,9 +22,9 @@ from torch import nn
 
 import apac
 from apac.classify.scores import Scores
-from apac.cli.terminal import decision_records, records_to_csv
 from apac.data.image_file import decode_bytes, without_warnings
 from apac.data.normalize import Standardization
+from apac.evaluation.records import decision_records, records_to_csv
 from apac.evaluation.score_cache import SUMS, ScoreCache, cache_key
 from apac.inference.onnx_export import to_onnx
 from apac.randomness import generator

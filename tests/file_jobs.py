@@ -11,6 +11,7 @@ from PIL import Image
 from torch import nn
 
 import apac
+from apac import limits
 from apac.data.normalize import Scaling
 from apac.distributed.deciding import decide_files
 from apac.distributed.merge import merge_parts
@@ -43,6 +44,7 @@ def file_classifier(seed: int = 0) -> FileClassifier:
         fit="crop",
         digits=False,
         classes=CLASSES,
+        max_pixels=limits.PIXELS,
     )
 
 
