@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,8 +10,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from apac.cli.ranks import rank_and_size
 from apac.cli.terminal import show_progress
-from apac.errors import InputError, Interrupted
+from apac.errors import Interrupted
 from apac.progress import no_progress
 
 if TYPE_CHECKING:  # imports torch, which is slow
@@ -32,7 +32,7 @@ def classify_files(
     from apac.distributed.deciding import decide_files
     from apac.evaluation.reliability import find_reliability
 
-    rank, ranks = _rank()
+    rank, ranks = rank_and_size()
     reliability = find_reliability(folders, deciding.classifier, plain=deciding.plain is not None)
     with _interrupt_on_sigterm(), show_progress() as progress:
         try:
@@ -54,20 +54,6 @@ def classify_files(
     print(f"{of_rank}decided {done.decided:,} of {done.job.files.count:,} files{unreadable}.")
     if rank == 0:
         print(f"All decisions are in {done.job.parts.folder}; join them with: apac merge {out} --csv FILE")
-
-
-def _rank() -> tuple[int, int]:
-    """Return the rank of this process and the number of ranks, as torchrun and other launchers set them."""
-    texts = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
-    try:
-        rank, ranks = map(int, texts)
-    except ValueError:
-        rank, ranks = -1, 0
-    if not 0 <= rank < ranks:
-        raise InputError(
-            f"RANK and WORLD_SIZE must be integers with 0 <= RANK < WORLD_SIZE, got {texts[0]} and {texts[1]}."
-        )
-    return rank, ranks
 
 
 @contextmanager

@@ -24,13 +24,30 @@ SECONDS_TO_JOIN = 600.0
 ATTEMPT = timedelta(seconds=3)
 
 
+def rank_and_size() -> tuple[int, int]:
+    """Return the rank of this process and the number of ranks, as torchrun and other launchers set them."""
+    texts = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    try:
+        rank, ranks = map(int, texts)
+    except ValueError:
+        rank, ranks = -1, 0
+    if not 0 <= rank < ranks:
+        raise InputError(
+            f"RANK and WORLD_SIZE must be integers with 0 <= RANK < WORLD_SIZE, got {texts[0]} and {texts[1]}."
+        )
+    return rank, ranks
+
+
 def started_by_torchrun() -> bool:
-    """Return whether this process is one of several ranks."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+    """Return whether this process is one of several ranks. Variables that mean nothing are left to `rank_and_size`."""
+    try:
+        return "RANK" in os.environ and rank_and_size()[1] > 1
+    except InputError:
+        return False
 
 
 def rank() -> int:
-    return int(os.environ["RANK"]) if started_by_torchrun() else 0
+    return rank_and_size()[0] if started_by_torchrun() else 0
 
 
 @contextmanager
