@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,6 +13,8 @@ from torch import nn
 
 import apac
 from apac.serve.model import Model
+from apac.serve.protocol import RequestInput, images_of
+from apac.serve.refusal import Refusal
 from served import LIMITS, files, mnist, request, running, tensor
 
 CLASSES = [str(digit) for digit in range(10)]
@@ -130,6 +133,28 @@ ZEROS = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
 )
 def test_bad_requests_are_refused_in_a_fixed_sentence(server, payload, sentence):
     assert sentence in server.refusal(payload)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ["x" * 100_000] + ["a"] * 783,
+        [0] * 783 + ["x" * 100_000],
+        ["x" * 1000] + ["a"] * 100_000,
+        [[[["x" * 100_000] + ["a"] * 27] + [["a"] * 28] * 27]],
+        [[]] * 784,
+    ],
+    ids=["long string", "string at the end", "too many", "nested", "empty lists"],
+)
+def test_what_is_not_a_number_is_refused_before_an_array_is_made_of_it(server, data):
+    asked = RequestInput.model_validate(tensor(ZEROS) | {"data": data})
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refusal, match="as many numbers as the shape says"):
+            images_of(server.model, asked)
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20  # an array of the strings has 300 MB
+    finally:
+        tracemalloc.stop()
 
 
 def test_too_many_images_are_refused_before_they_are_read(server):

@@ -31,6 +31,7 @@ OUTPUTS = {  # name: (datatype, whether there is one value per class)
     "passes": ("INT64", False),
     "stopped": ("BYTES", False),
 }
+COUNT = "data must have as many numbers as the shape says."
 TOP = {"top_labels": "INT64", "top_classes": "BYTES"}  # if the request has top_k
 
 
@@ -134,7 +135,7 @@ def images_of(model: Model, tensor: RequestInput) -> Tensor:
         if not model.takes_pictures:
             raise bad_request("this model takes no image files; send FP32 images.")
         return model.normalize(torch.stack([_picture(model, file, i) for i, file in enumerate(_files(tensor, count))]))
-    values = _numbers(tensor.data, math.prod(tensor.shape))
+    values = _numbers(tensor.data, tensor.shape)
     if tensor.datatype == "UINT8":
         if not model.takes_pixels:
             raise bad_request("this model takes no pixels; send FP32 images.")
@@ -147,15 +148,23 @@ def images_of(model: Model, tensor: RequestInput) -> Tensor:
     return images
 
 
-def _numbers(data: list[Any], count: int) -> NDArray[Any]:
-    """Return flat or nested numbers as a flat array."""
-    try:
-        values = np.asarray(data)
-    except (ValueError, TypeError, OverflowError):  # lists of different lengths, or nested too deeply
-        values = np.empty(0, object)
-    if values.dtype.kind not in "iuf" or values.size != count:
-        raise bad_request("data must have as many numbers as the shape says.")
-    return values.ravel()
+def _numbers(data: list[Any], shape: list[int]) -> NDArray[Any]:
+    """Return numbers, flat or nested as the shape says, as a flat array.
+
+    They are counted and checked before NumPy sees them: one long string would make every element as long.
+    """
+    parts: list[Any] = [data]
+    is_nested = len(data) > 0 and type(data[0]) is list
+    for size in shape if is_nested else (math.prod(shape),):
+        if not all(type(part) is list and len(part) == size for part in parts):
+            raise bad_request(COUNT)
+        parts = [value for part in parts for value in part]
+    if not all(type(value) in (int, float) for value in parts):
+        raise bad_request(COUNT)
+    values = np.asarray(parts)
+    if values.dtype.kind not in "iuf":  # integers of more than 64 bits
+        raise bad_request(COUNT)
+    return values
 
 
 def _files(tensor: RequestInput, count: int) -> list[str]:
