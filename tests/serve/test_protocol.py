@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
@@ -151,7 +152,7 @@ def test_what_is_not_a_number_is_refused_before_an_array_is_made_of_it(server, d
     tracemalloc.start()
     try:
         with pytest.raises(Refusal, match="as many numbers as the shape says"):
-            images_of(server.model, asked)
+            images_of(server.model, asked, threading.Event())
         assert tracemalloc.get_traced_memory()[1] < 10 << 20  # an array of the strings has 300 MB
     finally:
         tracemalloc.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -65,7 +66,11 @@ def serve(
         queue=queue,
     )
     threads = max(1, torch.get_num_threads() // workers)
-    run_server(Configuration(tuple(map(str, runs)), host, port, token, workers, threads, limits))
+    run_server(Configuration(tuple(map(str, runs)), host, port, token, workers, threads, limits), _print_address)
+
+
+def _print_address(names: Sequence[str], address: str) -> None:
+    print(f"serving {', '.join(names)} at {address}", flush=True)
 
 
 def _read_token(path: Path) -> str:

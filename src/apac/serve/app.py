@@ -21,7 +21,8 @@ from apac.serve.limits import Limits
 from apac.serve.metrics import Metrics
 from apac.serve.model import Model
 from apac.serve.refusal import Refusal
-from apac.serve.routes import Services, add_protocol, add_upload
+from apac.serve.routes import add_protocol, add_upload
+from apac.serve.services import Services
 
 STATIC = Path(__file__).parent / "static"
 POLL_SECONDS = 0.05

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -15,9 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from apac.classify.decision import Decision
+from apac.serve.headers import check_headers
 from apac.serve.model import Model, Parameters
 from apac.serve.pictures import read_picture
-from apac.serve.refusal import Refusal, bad_request
+from apac.serve.refusal import Refusal, bad_request, unavailable
 
 Datatype = Literal["FP32", "UINT8", "BYTES"]
 INPUT = "images"
@@ -121,8 +123,8 @@ def metadata(model: Model) -> ModelMetadata:
     )
 
 
-def images_of(model: Model, tensor: RequestInput) -> Tensor:
-    """Return the images of a request as the classifier takes them, (n, C, H, W)."""
+def images_of(model: Model, tensor: RequestInput, canceled: threading.Event) -> Tensor:
+    """Return the images of a request as the classifier takes them, (n, C, H, W), unless the request is given up."""
     expected = "n" if tensor.datatype == "BYTES" else f"n, {', '.join(map(str, model.run.image_shape))}"
     rest = tensor.shape[1:]
     fits = rest in ([], [1]) if tensor.datatype == "BYTES" else rest == list(model.run.image_shape)
@@ -134,7 +136,9 @@ def images_of(model: Model, tensor: RequestInput) -> Tensor:
     if tensor.datatype == "BYTES":
         if not model.takes_pictures:
             raise bad_request("this model takes no image files; send FP32 images.")
-        return model.normalize(torch.stack([_picture(model, file, i) for i, file in enumerate(_files(tensor, count))]))
+        contents = [_content(file, index) for index, file in enumerate(_files(tensor, count))]
+        check_headers(contents, model.limits)
+        return model.normalize(torch.stack(list(_pictures(model, contents, canceled))))
     values = _numbers(tensor.data, tensor.shape)
     if tensor.datatype == "UINT8":
         if not model.takes_pixels:
@@ -174,12 +178,18 @@ def _files(tensor: RequestInput, count: int) -> list[str]:
     return files
 
 
-def _picture(model: Model, file: str, index: int) -> Tensor:
+def _content(file: str, index: int) -> bytes:
     try:
-        content = base64.b64decode(file, validate=True)
+        return base64.b64decode(file, validate=True)
     except (binascii.Error, ValueError):
         raise bad_request(f"image {index} is not valid base64.") from None
-    return read_picture(model.run, content, model.limits, f"image {index}")[0]
+
+
+def _pictures(model: Model, contents: list[bytes], canceled: threading.Event) -> Iterator[Tensor]:
+    for index, content in enumerate(contents):
+        if canceled.is_set():
+            raise unavailable("the request was given up.")  # nobody reads this
+        yield read_picture(model.run, content, model.limits, f"image {index}")[0]
 
 
 def requested(request: InferRequest) -> list[str]:
