@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import socket
 import threading
 from dataclasses import replace
 from typing import Any
@@ -12,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import apac
-from apac.serve.model import Model
+from apac.serve.model import Model, Parameters
 from served import LIMITS, mnist, request, running, tensor
 
 ZEROS = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
@@ -26,9 +29,11 @@ class Gate(nn.Module):
         self.open = threading.Event()
         self.open.set()
         self.fails = False
+        self.passes = 0  # of all images
 
     def forward(self, images: Tensor) -> Tensor:
         assert self.open.wait(30)
+        self.passes += len(images)
         if self.fails:
             raise RuntimeError("a secret of the network")
         return torch.cat((images.flatten(1)[:, :9], images.new_zeros(len(images), 1)), dim=1)
@@ -88,7 +93,8 @@ def test_a_request_that_takes_too_long_is_refused_and_frees_its_place(gate):
         refused = infer(server, passes=16)
         gate.open.set()
         server.wait_until_idle()
-        assert infer(server, passes=16).status_code == 200
+        decided = asyncio.run(model.engine.decide(ZEROS.float(), model.settings(Parameters(passes=16))))
+    assert decided[0].is_final
     assert refused.status_code == 503
     assert refused.json()["error"].startswith("the decision took longer than 0.3 s")
 
@@ -97,13 +103,34 @@ def test_a_client_that_leaves_frees_its_place(gate):
     model = gated(gate)
     with running(model, limits=model.limits) as server:
         gate.open.clear()
-        with pytest.raises(httpx.ReadTimeout), server.client() as client:
-            payload = request(tensor(ZEROS.expand(70, -1, -1, -1)), passes=2048)
-            client.post("/v2/models/mnist-cnn/infer", json=payload, timeout=0.5)
+        body = json.dumps(request(tensor(ZEROS.expand(70, -1, -1, -1)), passes=2048)).encode()
+        host, port = server.address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(b"POST /v2/models/mnist-cnn/infer HTTP/1.1\r\nHost: localhost\r\n")
+            client.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            wait_for(lambda: model.engine.under_way and model.engine.waiting)
         wait_for(lambda: model.engine.waiting == 0)
         gate.open.set()
         server.wait_until_idle()
+        assert gate.passes < 70 * 2048 / 10
         assert infer(server, passes=16).status_code == 200
+
+
+def test_a_small_request_does_not_wait_for_a_large_one(gate):
+    model = gated(gate, passes=16_384)
+    images = ZEROS.float()
+
+    async def decide() -> None:
+        large = model.settings(Parameters(passes=16_384))
+        async with model.engine.deciding(images.expand(64, -1, -1, -1), large):
+            while model.engine.under_way < 64:
+                await asyncio.sleep(0.01)
+            await model.engine.decide(images.expand(2, -1, -1, -1), model.settings(Parameters(passes=32)))
+
+    with running(model, limits=model.limits) as server:
+        asyncio.run(decide())
+        server.wait_until_idle()
+    assert gate.passes < 64 * 16_384 / 4
 
 
 def test_a_network_that_fails_is_503_in_a_fixed_sentence_and_the_engine_recovers(gate):
