@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -15,6 +14,7 @@ from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
+from apac.data.image_file import without_warnings
 from apac.serve.document import document
 from apac.serve.guard import ClientLeft, Guard, response
 from apac.serve.limits import Limits
@@ -36,12 +36,13 @@ def build(models: Sequence[Model], limits: Limits, token: bytes | None = None) -
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Pillow about unusual files, each of which is either read or refused
+        with without_warnings():
             for model in models:
                 model.engine.start()
-            while services.listens_when_ready and not services.is_ready and not services.draining:
-                await asyncio.sleep(POLL_SECONDS)
+            if services.before_listening is not None:
+                while not services.is_ready and not services.draining:
+                    await asyncio.sleep(POLL_SECONDS)
+                services.before_listening.set()
             yield
             for model in models:
                 model.engine.stop()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import FrameType
 
@@ -85,11 +86,11 @@ def serve(configuration: Configuration, on_listening: Callable[[Sequence[str], s
             _run(configuration, guard, listener, is_worker=False)
 
 
-def serve_process(configuration: Configuration, listener: socket.socket) -> None:
-    """Serve in a worker process."""
+def serve_process(configuration: Configuration, listener: socket.socket, ready: Event) -> None:
+    """Serve in a worker process, which sets the event when it is ready."""
     end_with_parent()
     guard = application(configuration)
-    services_of(guard).listens_when_ready = True
+    services_of(guard).before_listening = ready
     _run(configuration, guard, listener, is_worker=True)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.synchronize import Event
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -32,7 +33,7 @@ class Services:
     limits: Limits
     metrics: Metrics
     draining: bool = False  # the server ends soon and takes no new clients
-    listens_when_ready: bool = False  # not before, when other processes can answer
+    before_listening: Event | None = None  # of a worker, which listens and sets it when it is ready: others can answer
     decoders: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(DECODERS, "apac-decode", limit_to_one_torch_thread)
     )
