@@ -7,6 +7,7 @@ import base64
 import json
 import re
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -101,6 +102,16 @@ def files(*contents: bytes) -> dict[str, Any]:
 
 def request(inputs: dict[str, Any], **parameters: Any) -> dict[str, Any]:
     return {"inputs": [inputs], "parameters": parameters}
+
+
+def run_length_bmp(width: int, height: int) -> bytes:
+    """A BMP file of one color in a few bytes per row."""
+    row = bytes([255, 7]) * (width // 255) + b"\0\0"
+    data = row * height + b"\0\1"
+    palette = bytes(1024)
+    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(data), 2835, 2835, 256, 0)
+    start = 14 + len(header) + len(palette)
+    return struct.pack("<2sIHHI", b"BM", start + len(data), 0, 0, start) + header + palette + data
 
 
 @contextmanager

@@ -106,7 +106,10 @@ ZEROS = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
     ("payload", "sentence"),
     [
         (b"{", "the body is not valid JSON."),
-        (b"[" * 100_000, "the body is not valid JSON."),
+        (b"[" * 1000, "the body is not valid JSON."),
+        (b"[" * 100_000, "the body has more values than the images of a request."),
+        (b"," * 100_000, "the body has more values than the images of a request."),
+        (b"{" * 100_000, "the body has more values than the images of a request."),
         ({}, "inputs is missing or not valid"),
         (request(tensor(ZEROS) | {"datatype": "INT8"}), "inputs.0.datatype is missing or not valid"),
         (request(tensor(ZEROS) | {"shape": [1, 28, 28]}), "the shape of UINT8 images must be [n, 1, 28, 28]"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
-import struct
 import threading
 import weakref
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from apac.serve.metrics import Metrics
 from apac.serve.protocol import RequestInput, images_of
 from apac.serve.refusal import Refusal
 from apac.serve.services import DECODERS, Services
-from served import files
+from served import files, run_length_bmp
 
 
 class Body:
@@ -111,16 +110,6 @@ def picture(width: int, height: int, format: str = "PNG", **options: object) -> 
     file = io.BytesIO()
     Image.new("1" if format == "PNG" else "L", (width, height)).save(file, format, **options)
     return file.getvalue()
-
-
-def run_length_bmp(width: int, height: int) -> bytes:
-    """A BMP file of one color in a few bytes per row."""
-    row = bytes([255, 7]) * (width // 255) + b"\0\0"
-    data = row * height + b"\0\1"
-    palette = bytes(1024)
-    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(data), 2835, 2835, 256, 0)
-    start = 14 + len(header) + len(palette)
-    return struct.pack("<2sIHHI", b"BM", start + len(data), 0, 0, start) + header + palette + data
 
 
 def test_a_bmp_file_with_run_length_encoding_is_refused():

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from apac.data.image_file import without_warnings
 from apac.serve.document import document
-from apac.serve.guard import ClientLeft, Guard, response
+from apac.serve.guard import CLIENT_LEFT, ClientLeft, Guard, response
 from apac.serve.limits import Limits
 from apac.serve.metrics import Metrics
 from apac.serve.model import Model
@@ -26,7 +26,6 @@ from apac.serve.services import Services
 
 STATIC = Path(__file__).parent / "static"
 POLL_SECONDS = 0.05
-CLIENT_LEFT = 499  # as nginx logs it; the client does not see it
 SENTENCES = {404: "there is nothing at this address.", 405: "this address does not take that method."}
 
 

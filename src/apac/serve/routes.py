@@ -28,6 +28,7 @@ from apac.serve.protocol import (
     ModelMetadata,
     ModelReady,
     Ready,
+    check_values,
     images_of,
     metadata,
     outputs,
@@ -94,6 +95,7 @@ def add_protocol(app: FastAPI, services: Services) -> None:
 
 
 def _parse(model: Model, body: bytes, canceled: threading.Event) -> tuple[InferRequest, Tensor, Settings]:
+    check_values(model, body)
     try:
         asked = InferRequest.model_validate_json(body)
     except ValidationError as error:
@@ -137,7 +139,7 @@ def add_upload(app: FastAPI, services: Services, static: Path) -> None:
         passes: Annotated[int | None, Query()] = None,
         error: Annotated[float | None, Query()] = None,
         limit: Annotated[int | None, Query()] = None,
-        seed: Annotated[int, Query()] = 0,
+        seed: Annotated[int | None, Query()] = None,
         combine: Annotated[Combine | None, Query()] = None,
         top_k: Annotated[int | None, Query()] = None,
     ) -> Response:

@@ -45,6 +45,7 @@ class Configuration:
     token: str | None = None
     workers: int = 1
     threads: int | None = None  # of each worker; None: torch's default
+    seed: int = 0  # of requests that name none
     limits: Limits = field(default_factory=Limits)
 
 
@@ -64,7 +65,9 @@ def model_names(runs: Sequence[str]) -> dict[str, str]:
 def application(configuration: Configuration) -> Guard:
     """Load the runs and return the application that serves them."""
     limits = configuration.limits
-    models = [Model(name, load(run), limits) for name, run in model_names(configuration.runs).items()]
+    models = [
+        Model(name, load(run), limits, configuration.seed) for name, run in model_names(configuration.runs).items()
+    ]
     return build(models, limits, configuration.token.encode() if configuration.token else None)
 
 
@@ -129,7 +132,9 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=1024)
-    except (OSError, OverflowError, UnicodeError) as error:  # a name of more than 63 letters has no encoding
+    except UnicodeError as error:
+        raise InputError(f"{host} is not the name or address of a machine; choose another address.") from error
+    except (OSError, OverflowError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).partition(" (while")[0]
         raise InputError(f"cannot listen at {host}, port {port}: {reason}; choose another address or port.") from error
     listener.set_inheritable(True)
