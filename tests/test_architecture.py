@@ -20,15 +20,16 @@ SOURCE = Path(apac.__file__).parent
 
 # A module imports only from layers above its own, or from its own folder.
 LAYERS = [
-    {"errors"},
+    {"errors", "limits"},
     {"progress", "randomness", "validation", "trees"},
-    {"inference"},
+    {"inference", "distributed/ranks"},
     {"deform", "data", "models"},
     {"adapters/transforms"},  # deformations too; a stored run names them, so they are above the runs
     {"classify", "training"},
     {"runs"},
     {"evaluation"},
     {"adapters"},
+    {"distributed"},
     {"reporting"},
     {"paper"},
     {"bench"},

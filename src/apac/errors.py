@@ -14,6 +14,8 @@ class ApacError(Exception):
     True
     """
 
+    agreed = False  # whether all ranks of a process group raise the same error
+
 
 class InputError(ApacError, ValueError):
     """Invalid argument, file or data set.
@@ -47,6 +49,10 @@ class StorageError(ApacError, OSError):
 
 class Interrupted(ApacError):
     """The computation was stopped on request. Completed work is saved."""
+
+
+class RankError(ApacError, RuntimeError):
+    """Another rank of the process group has ended."""
 
 
 def missing(package: str, extra: str) -> InputError:

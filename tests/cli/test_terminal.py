@@ -19,6 +19,7 @@ from scipy.special import softmax
 
 import apac
 from apac.cli import terminal
+from apac.evaluation.records import decision_records, records_to_csv
 from apac.evaluation.reliability import Reliability
 from apac.runs.classified import ClassifiedImages
 from decisions import make_decision
@@ -44,7 +45,7 @@ def test_a_long_task_has_a_line_every_few_seconds_with_the_time_left(capsys, mon
     lines = terminal.Lines()
     for done in range(8):  # three seconds each
         lines("training", done, 8)
-    assert capsys.readouterr().err.splitlines() == ["training: 0 %", "training: 50 %, 12 s left"]
+    assert capsys.readouterr().err.splitlines() == ["training: 0 %", "training: 50 %, 0.333/s, 12 s left"]
 
 
 def test_on_a_terminal_there_is_a_progress_bar():
@@ -78,7 +79,7 @@ def classified(
 def record_of(
     decision: apac.Decision, classes: tuple[str, ...] = CLASSES, notes: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    (record,) = terminal.decision_records(classified(decision, classes, {"my image.png": notes}))
+    (record,) = decision_records(classified(decision, classes, {"my image.png": notes}))
     return record
 
 
@@ -130,14 +131,14 @@ def test_how_often_such_answers_were_right_is_printed_and_recorded(capsys, tmp_p
     reliability = Reliability(
         "product", None, 1.0, "", images=(60, 1204, 9), right=(20, 1011, 9), bounds=(0.5, 0.8, 1.0)
     )
-    records = terminal.decision_records(images, reliability=reliability)
+    records = decision_records(images, reliability=reliability)
     assert [record["settled"] for record in records] == [True, False]
     for record in records:
         assert (record["number_of_such_answers"], record["accuracy_of_such_answers"]) == (1204, 1011 / 1204)
         terminal.print_record(record)
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == lines[3] == "  of 1,204 test images with a probability of 0.5 to 0.8, 84 % were right"
-    table = list(csv.DictReader(terminal.records_to_csv(records, CLASSES).splitlines()))
+    table = list(csv.DictReader(records_to_csv(records, CLASSES).splitlines()))
     assert [line["settled"] for line in table] == ["True", "False"]
     assert float(table[0]["accuracy_of_such_answers"]) == 1011 / 1204
     assert table[0]["number_of_such_answers"] == "1204"
@@ -148,7 +149,7 @@ def test_not_all_right_is_never_rounded_to_all(right, text, capsys):
     images = 10_000 if right > 1000 else 1000
     reliability = Reliability("product", None, 1.0, "", images=(images,), right=(right,), bounds=(1.0,))
     shown = classified(make_decision(["certified"]), CLASSES, {"a.png": ()})
-    terminal.print_record(terminal.decision_records(shown, reliability=reliability)[0])
+    terminal.print_record(decision_records(shown, reliability=reliability)[0])
     assert f"a probability of 0 to 1, {text} were right" in capsys.readouterr().out
 
 
@@ -175,7 +176,7 @@ def test_records_have_the_decision_of_each_image_in_order():
         clipped=[0, 3],
         log_scores=[[-3.5, -0.5, -9.0], [-7.0, -1.5, -1.0]],
     )
-    records = terminal.decision_records(classified(decision, CLASSES, {"a.png": ("inverted",), "b.png": ()}))
+    records = decision_records(classified(decision, CLASSES, {"a.png": ("inverted",), "b.png": ()}))
     for record, scores in zip(records, decision.log_scores.tolist(), strict=True):
         probabilities = record.pop("probabilities")
         assert list(probabilities.values()) == pytest.approx(softmax(scores))
@@ -246,7 +247,7 @@ def test_an_image_that_a_network_fails_on_is_reported_and_the_others_are_decided
     table = torch.tensor([[9.0, 30.0, 0.0], [0.0, math.nan, 0.0]], dtype=torch.float64)
     classifier = apac.Classifier(lambda images: table[images[:, 0, 0, 0].long()], apac.Compose())
     decision = classifier.decide(torch.arange(2.0).view(2, 1, 1, 1))
-    records = terminal.decision_records(classified(decision, CLASSES, {"a.png": (), "b.png": ()}))
+    records = decision_records(classified(decision, CLASSES, {"a.png": (), "b.png": ()}))
     json.dumps(records, allow_nan=False)
     for record in records:
         terminal.print_record(record)

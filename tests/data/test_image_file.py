@@ -227,9 +227,9 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
         "text": (folder / "text.png", "unknown format"),
         "cut PNG": (folder / "cut.png", "cannot be read"),
         "cut JPEG": (folder / "cut.jpg", "cannot be read"),
-        "animation": (folder / "moves.gif", "2 frames"),
-        "large": (folder / "large.png", "50 megapixels"),
-        "bomb": (folder / "bomb.png", "50 megapixels"),
+        "animation": (folder / "moves.gif", "several frames"),
+        "large": (folder / "large.png", "40 megapixels"),
+        "bomb": (folder / "bomb.png", "40 megapixels"),
         "blank": (folder / "blank.png", "blank"),
         "clear": (folder / "clear.png", "blank"),
         "paper": (folder / "paper.png", "blank"),
@@ -253,7 +253,7 @@ def test_many_pages_are_rejected_and_a_phones_photograph_with_previews_is_read(
 ) -> None:
     page = Image.fromarray(canvas(digits.test_images[5, 0].numpy()).clip(0, 255).astype(np.uint8))
     page.save(tmp_path / "pages.tif", save_all=True, append_images=[page])
-    with pytest.raises(InputError, match="2 frames"):
+    with pytest.raises(InputError, match="several frames"):
         read_image(tmp_path / "pages.tif", DIGIT, digit=True)
     page.convert("RGB").save(tmp_path / "phone.jpg", "MPO", save_all=True, append_images=[page.convert("RGB")])
     assert difference(read(tmp_path / "phone.jpg"), digits.test_images[5, 0].numpy()) < 13

@@ -117,7 +117,7 @@ def test_a_composition_scales_its_parts_and_the_deformation_of_every_class():
 @pytest.mark.parametrize("strength", [-0.1, float("nan"), float("inf"), "1", None, True])
 def test_a_strength_is_a_number_of_at_least_zero(strength):
     for u in (apac.Flip(), apac.from_callable(lambda image: image)):
-        with pytest.raises(apac.InputError, match="strength of a deformation must be a number of at least 0"):
+        with pytest.raises(apac.InputError, match="strength of a deformation must be a number between 0 and"):
             u.scaled(strength)
 
 

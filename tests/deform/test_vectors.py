@@ -102,7 +102,7 @@ def test_parameters_for_another_shape_are_rejected(u, random):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: apac.Jitter(-1), "std of a Jitter must be a number of at least 0"),
+        (lambda: apac.Jitter(-1), "std of a Jitter must be a number between 0 and"),
         (lambda: apac.FeatureDropout(1.5), "p of a FeatureDropout must be a number between 0 and 1"),
         (lambda: untyped.Amplitude("x"), "std of an Amplitude must be a number"),
         (lambda: apac.TimeShift(2), "max_shift of a TimeShift must be a number between 0 and 1"),

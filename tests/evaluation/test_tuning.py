@@ -225,7 +225,7 @@ def test_a_deformation_without_strengths_is_refused_or_compared_at_0_and_1():
         ({"strengths": 1.0}, "strengths must be a sequence"),
         ({"strengths": (0,)}, r"strengths must have a number above 0, such as \(0, 0.5, 1\)"),
         ({"strengths": ()}, "strengths must have a number above 0"),
-        ({"strengths": (1, -1)}, "strength of a deformation must be a number of at least 0"),
+        ({"strengths": (1, -1)}, "strength of a deformation must be a number between 0 and"),
     ],
 )
 def test_bad_arguments_are_refused(options, sentence):

@@ -90,3 +90,19 @@ def test_an_output_that_is_not_a_tensor_is_rejected_with_what_to_do(tmp_path):
     onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "s.onnx")
     with pytest.raises(apac.InputError, match=r"the first output of .*s\.onnx, parts, must be a tensor"):
         apac.from_onnx(tmp_path / "s.onnx")
+
+
+@pytest.mark.parametrize("where", ["initializer", "nested"])
+def test_weights_in_other_files_are_refused(where, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[4], data_location=1)
+    tensor.external_data.add(key="location", value="../secret")
+    image = onnx.helper.make_tensor_value_info("images", onnx.TensorProto.FLOAT, ["n", 4])
+    out = onnx.helper.make_tensor_value_info("out", onnx.TensorProto.FLOAT, ["n", 4])
+    nodes = [onnx.helper.make_node("Add", ["images", "w"], ["out"])]
+    if where == "nested":
+        nodes.insert(0, onnx.helper.make_node("Constant", [], ["w"], value=tensor))
+    graph = onnx.helper.make_graph(nodes, "g", [image], [out], [tensor] if where == "initializer" else [])
+    (tmp_path / "n.onnx").write_bytes(onnx.helper.make_model(graph).SerializeToString())
+    with pytest.raises(apac.InputError, match="has weights in other files; export it as one file"):
+        apac.from_onnx(tmp_path / "n.onnx")

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from apac.bench import deciding, deforming, pipelines, processes, serving, training
+from apac.bench import deciding, deforming, pipelines, processes, ranks, serving, training
 from apac.bench.race import Entry
 from apac.errors import InputError
 from apac.progress import Progress, no_progress
@@ -21,6 +21,7 @@ PARTS = {
     "decide": deciding.measure,
     "pipelines": pipelines.measure,
     "train": training.measure,
+    "ranks": ranks.measure,
     "process": processes.measure,
     "serve": serving.measure,
 }

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from apac import limits
 from apac.classify.classifier import Classifier
 from apac.classify.combine import COMBINATIONS, Combine
 from apac.classify.rules.base import Rule
@@ -87,7 +88,7 @@ class Choice:
         for name in ("images", "passes"):
             validate_integer(self, name, minimum=1)
         validate_integer(self, "seed")
-        validate_number(self, "strength", minimum=0)
+        validate_number(self, "strength", minimum=0, maximum=limits.FACTOR)
         validate_number(self, "gain")
         validate_number(self, "gain_error", minimum=0)
         keys = [(candidate.strength, candidate.combine) for candidate in self.candidates]

@@ -13,6 +13,7 @@ from apac.cli.data import fetch, path
 from apac.cli.errors import handle_errors, run_app
 from apac.cli.evaluate import evaluate
 from apac.cli.export import export
+from apac.cli.merge import merge
 from apac.cli.options import import_modules
 from apac.cli.preview import preview
 from apac.cli.reproduce import reproduce
@@ -32,7 +33,7 @@ app = typer.Typer(
 
     Put the options below before the command:  apac --threads 1 --import my_module train ...""",
 )
-for command in (train, tune, evaluate, classify, preview, export, serve, reproduce, bench):
+for command in (train, tune, evaluate, classify, merge, preview, export, serve, reproduce, bench):
     app.command()(command)
 data = typer.Typer(no_args_is_help=True, help="Download data sets and print their location.")
 for command in (fetch, path):

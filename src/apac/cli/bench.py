@@ -16,7 +16,7 @@ from apac.errors import InputError
 def bench(
     only: Annotated[
         str, typer.Option(help="Benchmarks to run, separated by commas.")
-    ] = "deform,decide,pipelines,train,process,serve",
+    ] = "deform,decide,pipelines,train,ranks,process,serve",
     rounds: Annotated[int, typer.Option(help="Measurements per contestant; the best one counts.")] = 5,
     out: Annotated[Path, typer.Option(help="File for the results.")] = Path("bench.json"),
 ) -> None:

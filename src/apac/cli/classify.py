@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from apac import limits
 from apac.cli.errors import handle_errors, print_error
 from apac.cli.options import Error, Limit, PaperRule, RunFolder, Seed, certified, load_run, mention_choice
-from apac.cli.terminal import decision_records, print_record, records_to_csv, show_progress
+from apac.cli.terminal import print_record, show_progress
 from apac.errors import InputError
 
 if TYPE_CHECKING:  # imports torch, which is slow
@@ -23,7 +24,12 @@ def classify(
     run: RunFolder,
     images: Annotated[
         list[Path],
-        typer.Argument(metavar="IMAGE|FOLDER...", help="Image files, or folders of them.", show_default=False),
+        typer.Argument(
+            metavar="IMAGE|FOLDER...",
+            help="Image files, or folders of them; with --out also quoted patterns, @FILE with one path per line, or "
+            "- for such lines on the standard input.",
+            show_default=False,
+        ),
     ],
     error: Error = None,
     limit: Limit = None,
@@ -43,8 +49,23 @@ def classify(
     csv: Annotated[
         Path | None, typer.Option("--csv", help="Also write the decisions to this file.", show_default=False)
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the decisions to this folder in parts, of any number of files; the same command continues "
+            "after an interruption, and torchrun or other processes share the work.",
+            show_default=False,
+        ),
+    ] = None,
+    parquet: Annotated[bool, typer.Option("--parquet", help="With --out: parts in Parquet instead of CSV.")] = False,
+    part_size: Annotated[
+        int | None, typer.Option(help="With --out: files in a part.", show_default="512, more for very many files")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the decisions as JSON.")] = False,
     paper_rule: PaperRule = False,
+    max_pixels: Annotated[
+        int, typer.Option(min=1, help="Refuse image files with more pixels; each takes 4 bytes of memory.")
+    ] = limits.PIXELS,
     seed: Seed = 0,
 ) -> None:
     """Classify image files by APAC, with as many passes as each answer needs to be settled.
@@ -55,6 +76,10 @@ def classify(
 
     Example:  apac classify runs/photos holiday/ --plain --json
 
+    Example:  apac classify runs/photos archive/ --out decisions; apac merge decisions --csv decisions.csv
+
+    Example:  torchrun --nproc-per-node 2 -m apac classify runs/photos archive/ --out decisions
+
     A folder stands for the image files in it and in its subfolders. Images are resized, centered and inverted to match
     the training data, and the output lists the conversions. The probability of a class is the normalized geometric mean
     of its probabilities in all passes, or with --combine sum their mean.
@@ -64,6 +89,7 @@ def classify(
     """
     from apac.classify.rules.base import Rule
     from apac.classify.rules.fixed import FixedPasses
+    from apac.evaluation.records import decision_records, records_to_csv
     from apac.evaluation.reliability import find_reliability
     from apac.runs.storage import write_bytes
 
@@ -75,12 +101,27 @@ def classify(
         raise InputError(f"--combine must be product or sum, got {combine!r}.")
     if plain and (passes, error, limit, combine) != (None, None, None, None):
         raise InputError("--plain is one pass of the undeformed image; omit --passes, --error, --limit and --combine.")
+    if out is None and (parquet or part_size is not None):
+        raise InputError("--parquet and --part-size belong to --out; give a folder by --out.")
+    if out is not None and (as_json or csv is not None):
+        raise InputError("--out writes parts; omit --json and --csv, and join the parts with apac merge.")
     rule: Rule | None = None if passes is None else FixedPasses(passes)
     if (error, limit) != (None, None):
         rule = certified(error, limit)
+    loaded, combined = load_run(run, paper_rule=paper_rule), cast("Combine | None", combine)
+    if out is not None:
+        from apac.cli.classify_files import classify_files
+        from apac.runs.file_classifier import file_classifier
+
+        deciding = file_classifier(loaded, rule, seed=seed, combine=combined, plain=plain, max_pixels=max_pixels)
+        sources = [str(path) for path in images]
+        folders = (run, loaded.folder)
+        classify_files(deciding, sources, out, folders=folders, parquet=parquet, part_size=part_size)
+        return
     with show_progress() as progress:
-        loaded, combined = load_run(run, paper_rule=paper_rule), cast("Combine | None", combine)
-        classified = loaded.classify(images, rule, seed=seed, combine=combined, plain=plain, progress=progress)
+        classified = loaded.classify(
+            images, rule, seed=seed, combine=combined, plain=plain, max_pixels=max_pixels, progress=progress
+        )
     for reason in classified.unreadable.values():
         print_error(reason)
     strength = 0.0 if classified.plain else 1.0 if loaded.choice is None else loaded.choice.strength

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import re
 import sys
@@ -11,6 +12,8 @@ from typing import Any, NoReturn
 
 import typer
 
+from apac.cli.ranks import rank, started_by_torchrun
+from apac.cli.signals import remember_interrupts, was_interrupted
 from apac.errors import ApacError, Interrupted
 
 BAD_INPUT = 2
@@ -19,7 +22,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as in shells
 # Arguments in library messages that correspond to command-line options.
 NAMES = (
     "epochs|batch_size|learning_rate|schedule|warmup|optimizer|tied|momentum|weight_decay|label_smoothing|"
-    "ema_decay|validation_fraction|normalization|size|fit|seed|on_unreadable|passes|error|limit|data"
+    "ema_decay|validation_fraction|normalization|size|fit|seed|on_unreadable|passes|error|limit|data|part_size"
 )
 FLAGS = re.compile(r"\b(resume|overwrite|whitened|freeze)=True")
 VALUES = re.compile(rf'\b({NAMES})="?([^\s",;)]+)"?')
@@ -34,6 +37,7 @@ CLAUSES = (
     (re.compile(r"import the module that defines it first"), "start the command with apac --import MODULE"),
     (re.compile(r"pass another folder as out="), "choose another folder by --out"),
     (re.compile(r"pass data="), "give a folder by --data"),
+    (re.compile(r"raise max_pixels"), "classify it with --max-pixels"),
     (
         re.compile(r"pass at least (\d+), better some hundreds, that the network was not trained on"),
         r"\1 are needed, better some hundreds: train again with a larger --validation-fraction",
@@ -69,9 +73,10 @@ def handle_errors(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*arguments, **options)
         except (KeyboardInterrupt, Interrupted) as error:
-            _exit(in_options(str(error)) or "interrupted; there are no incomplete files.", INTERRUPTED)
+            sentence = in_options(str(error)) or "interrupted; there are no incomplete files."
+            _exit(sentence, INTERRUPTED, agreed=isinstance(error, KeyboardInterrupt) or error.agreed)
         except ApacError as error:
-            _exit(in_options(str(error)), BAD_INPUT)
+            _exit(in_options(str(error)), BAD_INPUT, agreed=error.agreed)
         except BrokenPipeError:
             raise  # the output pipe was closed, for example by `head`; `run_app` exits quietly
         except OSError as error:
@@ -80,13 +85,21 @@ def handle_errors(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def _exit(sentence: str, status: int) -> NoReturn:
-    print_error(sentence)
+def _exit(sentence: str, status: int, *, agreed: bool = False) -> NoReturn:
+    """Print the sentence and exit. What all ranks agree on is printed by the first one."""
+    if was_interrupted() and status != INTERRUPTED:
+        sentence, status = "interrupted; there are no incomplete files.", INTERRUPTED
+    number = rank()
+    if not (agreed and number):
+        print_error(f"rank {number}: {sentence}" if started_by_torchrun() and not agreed else sentence)
     raise typer.Exit(status)
 
 
 def run_app(app: typer.Typer) -> None:
     """Run the command line, and print usage errors on one line instead of in a box."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name in a file may have characters that the terminal has not
+        sys.stdout.reconfigure(errors="backslashreplace")
+    remember_interrupts()
     try:
         status = app(prog_name="apac", standalone_mode=False)
         sys.stdout.flush()
@@ -101,6 +114,9 @@ def run_app(app: typer.Typer) -> None:
     except Exception as error:
         # typer has no public base class for usage errors; they are recognized by these two attributes.
         context, message = getattr(error, "ctx", None), getattr(error, "format_message", None)
+        if was_interrupted():
+            print_error("interrupted.")
+            sys.exit(INTERRUPTED)
         if context is None or message is None:
             raise
         if text := message().strip().rstrip("."):  # empty if the help was printed

@@ -23,6 +23,7 @@ from apac.cli.options import (
     mention_choice,
     numbers_of_passes,
 )
+from apac.cli.ranks import on_first_rank, process_group, started_by_torchrun
 from apac.cli.terminal import show_progress
 from apac.errors import InputError
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # imports torch, which is slow
     from torch import Tensor
 
     from apac.classify.rules.certified import Certified
+    from apac.distributed.ranks.group import Group
     from apac.progress import Progress
     from apac.runs.labeled_images import LabeledImages
     from apac.runs.run import Run
@@ -103,10 +105,13 @@ def evaluate(
     if rule == "fixed":
         _refuse({"--error": error, "--limit": limit, "--against": against}, "--rule certified")
         numbers = numbers_of_passes("1,4,16,64,256" if passes is None else passes)
-        _fixed(files, load_run(run, paper_rule=paper_rule), numbers, seed)
+        with process_group() as group:
+            _fixed(files, load_run(run, paper_rule=paper_rule), numbers, seed, group)
     elif rule == "certified":
         _refuse({"--passes": passes}, "--rule fixed")
         certified_rule = certified(error, limit)
+        if started_by_torchrun():
+            raise InputError("--rule certified is evaluated by one process; start it without torchrun.")
         _certified(files, load_run(run, paper_rule=paper_rule), certified_rule, against, seed)
     else:
         raise InputError(f"--rule must be fixed or certified, got {rule!r}.")
@@ -148,23 +153,28 @@ class _Files:
         return larger is not None
 
 
-def _fixed(files: _Files, run: Run, passes: tuple[int, ...], seed: int) -> None:
+def _fixed(files: _Files, run: Run, passes: tuple[int, ...], seed: int, group: Group) -> None:
     from apac.cli.evaluate_output import print_fixed, write_fixed
     from apac.evaluation.by_class import Predictions
     from apac.evaluation.fixed import evaluate as measure
     from apac.evaluation.reliability import measure_each, store, temperatures
     from apac.runs.folder import scores_path
 
-    if _mention_no_deformation(run):
+    if (reason := _no_deformation(run)) is not None:
         passes = ()
+        if group.first:
+            print(reason)
     scores = scores_path(files.run)
-    with show_progress() as progress, _resumable(scores):
+    with show_progress() as shown, _resumable(scores):
+        progress = on_first_rank(shown)
         tested, folder = files.load(run, "evaluation.json", progress)
         held_out = _held_out(run, tested, progress)
         classifier = run.classifier(seed=seed)
         result = measure(
             classifier, tested.images, tested.labels, passes, held_out=held_out, cache=scores, progress=progress
         )
+    if not group.first:
+        return
     predictions = Predictions(run.classes, tested.labels, result.plain_labels, result.labels, tested.files)
     _mention_data_and_choice(run, tested)
     print_fixed(result, predictions)
@@ -254,16 +264,15 @@ def _mention_data_and_choice(run: Run, tested: LabeledImages) -> None:
     mention_choice(run)
 
 
-def _mention_no_deformation(run: Run) -> bool:
+def _no_deformation(run: Run) -> str | None:
+    """Return why there is only the plain prediction to evaluate, or None."""
     from apac.deform.compose import Compose
 
     if run.choice is not None and not run.choice.strength:
-        print("The plain prediction was tuned to be the better choice for this network; --paper-rule evaluates APAC.")
-        return True
+        return "The plain prediction was tuned to be the better choice for this network; --paper-rule evaluates APAC."
     if run.deformation != Compose():
-        return False
-    print("This network was trained without deformation, so APAC equals the plain prediction.")
-    return True
+        return None
+    return "This network was trained without deformation, so APAC equals the plain prediction."
 
 
 @contextmanager

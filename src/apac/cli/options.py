@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from apac import limits
 from apac.errors import InputError
+from apac.validation import parse_json
 
 if TYPE_CHECKING:  # imports torch, which is slow
     from apac.classify.classifier import Classifier
@@ -145,7 +146,8 @@ def _deformation_in(path: Path) -> Deformation:
     from apac.deform.base import Deformation
 
     try:
-        payload = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            payload = parse_json(file.read(limits.JSON_BYTES + 1))
     except OSError as error:
         raise InputError(f"the deformation {path} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:  # not UTF-8, or not JSON

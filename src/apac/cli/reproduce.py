@@ -12,12 +12,14 @@ import typer
 
 from apac.cli.errors import handle_errors
 from apac.cli.options import Overwrite, Resume, Seed, numbers_of_passes
+from apac.cli.ranks import on_first_rank, process_group
 from apac.cli.signals import stop_on_signal
 from apac.cli.terminal import print_table, show_progress
 from apac.errors import InputError, Interrupted
 from apac.progress import Progress
 
 if TYPE_CHECKING:  # they import torch, which is slow
+    from apac.distributed.ranks.group import Group
     from apac.paper.recipes import Recipe
     from apac.paper.reproduce import Result
 
@@ -85,19 +87,23 @@ def reproduce(
     results = []
     option, state = ("--overwrite", "nothing was replaced") if overwrite else ("--resume", "finished work is saved")
     try:
-        with show_progress() as progress:
-            plan = partial(
-                steps.plan, epochs=epochs, hours=hours, resume=resume, overwrite=overwrite, progress=progress
-            )
-            chosen = [plan(row, folder) for row, folder in zip(chosen, folders, strict=True)]
-        for row, folder in zip(chosen, folders, strict=True):
-            print(steps.outline(row))
-            if overwrite:
-                state = "some of the existing files are already removed"
-                steps.clear(row, folder)
-        option, state = "--resume", "finished work is saved"
-        for row, folder in zip(chosen, folders, strict=True):
-            results.append(_run(row, folder, resume=resume, label=f"{row.name}: " if recipe == "all" else ""))
+        with process_group() as group:
+            with show_progress() as progress:
+                plan = partial(
+                    steps.plan, epochs=epochs, hours=hours, resume=resume, overwrite=overwrite, progress=progress
+                )
+                planned = [partial(plan, row, folder) for row, folder in zip(chosen, folders, strict=True)]
+                chosen = group.on_first(lambda: [planned_row() for planned_row in planned])
+            for row, folder in zip(chosen, folders, strict=True):
+                if group.first:
+                    print(steps.outline(row))
+                if overwrite:
+                    state = "some of the existing files are already removed"
+                    group.on_first(partial(steps.clear, row, folder))
+            option, state = "--resume", "finished work is saved"
+            for row, folder in zip(chosen, folders, strict=True):
+                label = f"{row.name}: " if recipe == "all" else ""
+                results.append(_run(row, folder, group, resume=resume, label=label))
     except (KeyboardInterrupt, Interrupted):
         more = "" if passes is None else f"--passes {passes} "
         more += "--schedule paper " if schedule == "paper" else ""
@@ -107,23 +113,26 @@ def reproduce(
             f"stopped, and {state}; continue with: "
             f"apac reproduce {recipe} --seed {seed} {more}{option} --out {shlex.quote(str(out))}"
         ) from None
-    if recipe == "all":
+    if recipe == "all" and group.first:
         table2.write(results, out)
         print_table(table2.errors(results))
         print(f"wrote {out / 'report.html'}")
 
 
-def _run(recipe: Recipe, folder: Path, *, resume: bool, label: str) -> Result:
+def _run(recipe: Recipe, folder: Path, group: Group, *, resume: bool, label: str) -> Result:
     """Train and evaluate one recipe, then write and print its report."""
     from apac.paper import opening, report
     from apac.paper import reproduce as steps
 
     with show_progress() as shown:
-        progress = partial(_labeled, label, shown)
+        progress = partial(_labeled, label, on_first_rank(shown))
         with stop_on_signal() as should_stop:
             runs = steps.train_runs(recipe, folder, resume=resume, progress=progress, should_stop=should_stop)
         result = steps.evaluate_runs(recipe, runs, folder, progress=progress)
-        report.write(result, folder)
+        if group.first:
+            report.write(result, folder)
+    if not group.first:
+        return result
     for table in (*report.result_tables(result), *opening.tables(result)):
         print_table(table)
     print(*report.sentences(result), *opening.sentences(result), sep="\n")

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM during training: stop after the current step and save a checkpoint."""
+"""Handling of Ctrl-C and SIGTERM: at once, or during training after the current step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,6 +8,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from apac.cli.ranks import started_by_torchrun
+
+_interrupted = threading.Event()
+
+
+def remember_interrupts() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt, as in Python, and remember it: some libraries ignore it while they load."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        _interrupted.set()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handle)
+
+
+def was_interrupted() -> bool:
+    """Return whether Ctrl-C was pressed. A library that ignored it may fail later, in any way."""
+    return _interrupted.is_set()
+
 
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
@@ -15,6 +35,8 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
 
     After the first signal it returns True; a second signal raises KeyboardInterrupt immediately. Before the first call
     of `should_stop`, while data are loaded, the first signal also raises it. The handlers are restored on exit.
+
+    On a rank of torchrun, which forwards a Ctrl-C that the rank has already received, a second signal has no effect.
     """
     requested = polled = False
 
@@ -25,9 +47,9 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal requested
-        if requested or not polled:
+        again, requested = requested, requested or polled or started_by_torchrun()
+        if (again and not started_by_torchrun()) or not (again or polled):
             raise KeyboardInterrupt
-        requested = True
 
     if threading.current_thread() is not threading.main_thread():
         yield should_stop  # only the main thread may handle signals

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from apac.cli.signals import was_interrupted
 from apac.progress import Progress
 
 if TYPE_CHECKING:  # imports torch, which is slow
-    from apac.evaluation.reliability import Reliability
     from apac.reporting.tables import Table
-    from apac.runs.classified import ClassifiedImages
 
 SECONDS_BETWEEN_LINES = 10.0
 SHOWN_CLASSES = 3  # whose probabilities are printed
@@ -50,11 +46,17 @@ def show_progress() -> Iterator[Progress]:
     with bars.Progress(*columns, console=console, refresh_per_second=4, redirect_stdout=on_terminal) as display:
 
         def show(task: str, done: int, total: int, note: str = "") -> None:
+            _stop_if_interrupted()
             if task not in tasks:
                 tasks[task] = display.add_task(task, total=total, note=note)
             display.update(tasks[task], completed=done, total=total, note=note)
 
         yield show
+
+
+def _stop_if_interrupted() -> None:
+    if was_interrupted():  # and a library has ignored it
+        raise KeyboardInterrupt
 
 
 class Lines:
@@ -66,6 +68,7 @@ class Lines:
         self.last_line = 0.0
 
     def __call__(self, task: str, done: int, total: int, note: str = "") -> None:
+        _stop_if_interrupted()
         now = time.monotonic()
         first = task not in self.started
         if first:
@@ -77,7 +80,7 @@ class Lines:
         self.last_line = now
         start, first_count = self.started[task]
         speed = (done - first_count) / max(now - start, 1e-9)
-        left = f", {(total - done) / speed:.0f} s left" if done < total and done > first_count else ""
+        left = f", {speed:,.3g}/s, {(total - done) / speed:.0f} s left" if done < total and done > first_count else ""
         percent = f"{100 * done // max(total, 1)} %"
         print(f"{task}: {percent}{left}{', ' + note if note else ''}", file=sys.stderr, flush=True)
 
@@ -92,75 +95,6 @@ def print_table(table: Table) -> None:
     for row in table.rows:
         rich_table.add_row(*row)
     Console().print(rich_table)
-
-
-def decision_records(
-    classified: ClassifiedImages, *, strength: float = 1.0, reliability: Reliability | None = None
-) -> list[dict[str, Any]]:
-    """Return the decisions of image files as JSON values; `reliability` is how often such answers were right."""
-    decision, classes = classified.decision, classified.classes
-    best = decision.ranking.argmax(dim=1) if len(classified.paths) else ()
-    probabilities = decision.probabilities
-    return [
-        {
-            "image": str(path),
-            "label": _name(classes, decision.labels[i]),
-            "runner_up": _name(classes, decision.runners_up[i]),
-            **_probability(float(probabilities[i, best[i]]) if decision.labels[i] >= 0 else None, reliability),
-            "stopped": decision.stopped[i],
-            "settled": {"certified": True, "limit": False}.get(decision.stopped[i]),  # None for a fixed number
-            "passes": int(decision.passes[i]),
-            "clipped": int(decision.clipped[i]),
-            "combine": decision.combine,
-            "plain": classified.plain,
-            "strength": strength,
-            "temperature": decision.temperature,
-            "margin": _number(decision.margins[i]),
-            "margin_error": _number(decision.margin_errors[i]),
-            "mean_log_probability": _number(decision.log_scores[i, best[i]]),
-            "standard_error": _number(decision.standard_errors[i, best[i]]),
-            "probabilities": dict(zip(classes, map(_number, probabilities[i]), strict=True)),
-            "log_scores": dict(zip(classes, map(_number, decision.log_scores[i]), strict=True)),
-            "notes": list(notes),
-        }
-        for i, (path, notes) in enumerate(zip(classified.paths, classified.notes, strict=True))
-    ]
-
-
-def _probability(probability: float | None, reliability: Reliability | None) -> dict[str, Any]:
-    """Return the probability of an answer, and the test images whose answers had one like it."""
-    such = None if probability is None or reliability is None else reliability.such_answers(probability)
-    return {
-        "probability": probability,
-        "accuracy_of_such_answers": such and such.accuracy,
-        "number_of_such_answers": such and such.images,
-        "probability_of_such_answers": such and [such.low, such.high],
-    }
-
-
-def records_to_csv(records: Sequence[dict[str, Any]], classes: Sequence[str]) -> str:
-    """Return decision records as CSV, one line per image, with the probability of each class in the last columns."""
-    columns = (
-        *("image", "label", "runner_up", "margin", "margin_error", "passes", "stopped", "probability", "settled"),
-        *("accuracy_of_such_answers", "number_of_such_answers", "plain", "combine", "strength", "temperature"),
-    )
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow([*columns, *(f"probability_{name}" for name in classes)])
-    table.writerows(
-        [*(record[name] for name in columns), *(record["probabilities"][name] for name in classes)]
-        for record in records  # None is an empty cell
-    )
-    return text.getvalue()
-
-
-def _name(classes: Sequence[str], number: Any) -> str | None:
-    return classes[number] if number >= 0 else None
-
-
-def _number(value: Any) -> float | None:
-    """Return a finite number, or None, because JSON has neither NaN nor infinity."""
-    return float(value) if math.isfinite(value) else None
 
 
 def print_record(record: dict[str, Any]) -> None:

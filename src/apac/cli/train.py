@@ -18,6 +18,7 @@ from apac.cli.options import (
     deformation_of,
     search_current_folder,
 )
+from apac.cli.ranks import is_restart, on_first_rank, process_group
 from apac.cli.signals import stop_on_signal
 from apac.cli.terminal import show_progress
 from apac.cli.train_summary import print_summary
@@ -114,6 +115,10 @@ def train(
         str | None,
         typer.Option(help="cpu, cuda, mps, ...: where the network is trained.", show_default="an accelerator, or cpu"),
     ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="A folder for the decoded pixels of an image folder, which then need not fit into memory."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the random generators.", show_default="0")] = None,
     on_unreadable: Annotated[
         str | None, typer.Option(help="refuse or skip unreadable image files.", show_default="refuse")
@@ -131,7 +136,10 @@ def train(
     folder is divided into train and test.
 
     Ctrl-C saves a checkpoint:  apac train --resume --out runs/cnn  continues with the same result.
+
+    On several ranks:  torchrun --nproc-per-node 2 -m apac train --data mnist --out runs/cnn
     """
+    from apac.distributed.ranks.group import agreed
     from apac.models.import_path import is_import_path
     from apac.runs import train as training
 
@@ -161,8 +169,10 @@ def train(
     if network is not None and is_import_path(network):
         search_current_folder()
     u = _deformation(deformation, plain=plain)
-    network, data, u, config = (_resumed if resume else _new)(out, network, data, u, chosen)
-    with show_progress() as progress, stop_on_signal() as should_stop:
+    with process_group(device) as group, show_progress() as progress, stop_on_signal() as should_stop:
+        choose = _resumed if resume else _new
+        network, data, u, config = group.together(lambda: choose(out, network, data, u, chosen))
+        again = group.size > 1 and (is_restart(group) or group.on_first(lambda: _is_incomplete(out, overwrite)))
         try:
             run = training.train(
                 network,
@@ -170,22 +180,32 @@ def train(
                 u,
                 config=config,
                 out=out,
-                resume=resume,
-                overwrite=overwrite,
+                resume=resume or again,
+                overwrite=overwrite and not again,
                 device=device,
-                progress=progress,
+                cache=cache,
+                progress=on_first_rank(progress),
                 should_stop=should_stop,
-                on_start=print_summary,
+                on_start=print_summary if group.first else None,
             )
         except Interrupted as error:
             stopped = str(error).partition(";")[0]
-            again = f"{command} train --resume --out {shlex.quote(str(out))}"
-            raise Interrupted(f"{stopped}, and a checkpoint is saved; resume with: {again}") from None
+            command = f"{command} train --resume --out {shlex.quote(str(out))}"
+            raise agreed(Interrupted(f"{stopped}, and a checkpoint is saved; resume with: {command}")) from None
+    if not group.first:
+        return
     last = run.history[-1]
     held_out = "" if last.validation_error is None else f", plain error on held-out images {last.validation_error:.2%}"
     epochs_done = f"{last.epoch} epoch{'' if last.epoch == 1 else 's'}"
     print(f"{out}: {network}, {epochs_done} in {last.seconds:.0f} s, loss {last.loss:.4f}{held_out}")
     print(f"next: {command} evaluate {shlex.quote(str(out))}")
+
+
+def _is_incomplete(out: Path, overwrite: bool) -> bool:
+    """Return whether ranks continue the training in the folder: torchrun starts them again with the same command."""
+    from apac.runs.folder import holds_run, is_complete
+
+    return not overwrite and holds_run(out) and not is_complete(out)
 
 
 Choice = tuple[str, str, "Deformation | None", "TrainConfig"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from apac.data.mapped import MappedImages
 from apac.errors import InputError
 
 
@@ -21,7 +22,7 @@ class Dataset:
     """
 
     name: str
-    train_images: Tensor  # (N, C, H, W) uint8, or floating-point
+    train_images: Tensor  # (N, C, H, W) uint8, or floating-point; or MappedImages, which are indexed alike
     train_labels: Tensor  # (N,) int64
     test_images: Tensor  # (N', C, H, W), of the same type
     test_labels: Tensor  # (N',) int64
@@ -33,7 +34,8 @@ class Dataset:
             images, labels = getattr(self, f"{part}_images"), getattr(self, f"{part}_labels")
             check_images(images, f"{part}_images")
             check_labels(labels, len(images), len(self.classes), f"{part}_labels")
-            object.__setattr__(self, f"{part}_images", images.detach())
+            if isinstance(images, Tensor):
+                object.__setattr__(self, f"{part}_images", images.detach())
             object.__setattr__(self, f"{part}_labels", labels.to(torch.int64))
         train, test = self.train_images, self.test_images
         if (train.shape[1:], train.dtype) != (test.shape[1:], test.dtype):
@@ -70,8 +72,10 @@ def scale_pixels(images: Tensor) -> Tensor:
     return images.float().div_(255) if images.dtype == torch.uint8 else images
 
 
-def check_images(images: Tensor, name: str = "images") -> None:
+def check_images(images: Tensor | MappedImages, name: str = "images") -> None:
     """Raise InputError unless images are uint8 or finite floating-point, of shape (N, C, H, W)."""
+    if isinstance(images, MappedImages):
+        return
     tensor = isinstance(images, Tensor)
     if not tensor or images.ndim != 4 or not (images.dtype == torch.uint8 or images.is_floating_point()):
         raise InputError(f"{name} must be uint8 or floating-point (N, C, H, W), got {_describe(images)}.")

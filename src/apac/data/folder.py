@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import logging
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from apac.data.base import Dataset
+from apac.data.cached import cached_files
 from apac.data.folder_files import Files, FolderFiles, find_files
 from apac.data.image_file import FORMATS, Fit, decode_image, without_warnings
 from apac.errors import InputError
@@ -62,26 +63,43 @@ def load(
     fit: Fit = "crop",
     channels: int | None = None,
     on_unreadable: OnUnreadable = "refuse",
+    cache: Path | None = None,
     progress: Progress = no_progress,
 ) -> FolderDataset:
     """Load images as C × size × size, fitted as `read_image` does.
 
     The size defaults to the median of the shorter sides of the files, at most 96. C defaults to 1 if all files are
     gray, and to 3 otherwise. Files that cannot be read raise InputError, or are skipped with a warning in the log if
-    `on_unreadable` is "skip".
+    `on_unreadable` is "skip". With the folder `cache`, the pixels are decoded into a file there, or read from it if
+    the image files have not changed.
     """
     files = find_files(folder)
     classes = tuple(files.train)
     if len(classes) < 2:
         raise InputError(f"{folder} has images of one class only, {classes[0]!r}; a classifier needs two or more.")
-    parts = [labeled_paths(by_class, classes) for by_class in (files.train, files.test)]
+    parts = _parts(files)
     paths = [path for part in parts for path, _ in part]
     headers = read_headers(paths)
     size = size or min(MAX_SIZE, headers.shorter_side)
-    images, read = read_files(paths, (channels or headers.channels, size, size), fit, on_unreadable, progress)
-    count = len(parts[0])
-    train = LabeledFiles.readable(parts[0], images[:count], read[:count])
-    test = LabeledFiles.readable(parts[1], images[count:], read[count:])
+    shape, count = (channels or headers.channels, size, size), len(parts[0])
+    if cache is None:
+        images, read = read_files(paths, shape, fit, on_unreadable, progress)
+        train = LabeledFiles.readable(parts[0], images[:count], read[:count])
+        test = LabeledFiles.readable(parts[1], images[count:], read[count:])
+    else:
+        mapped, found = cached_files(
+            cache,
+            folder.name,
+            lambda: [path for part in _parts(find_files(folder)) for path, _ in part],
+            shape,
+            f"{fit}, {on_unreadable}",
+            lambda paths: decoded_files(paths, shape, fit, on_unreadable, progress),
+            progress,
+        )
+        read = torch.tensor(found.read)
+        kept = int(read[:count].sum())
+        train = LabeledFiles.readable(parts[0], mapped.subset(torch.arange(kept)), read[:count])
+        test = LabeledFiles.readable(parts[1], mapped.subset(torch.arange(kept, len(mapped))), read[count:])
     for c, name in enumerate(classes):
         if not (train.labels == c).any():
             raise InputError(f"the class {name!r} of {folder} has no readable image to train on; add some.")
@@ -99,6 +117,11 @@ def load(
     )
 
 
+def _parts(files: FolderFiles) -> list[list[tuple[Path, int]]]:
+    """Return the files to train on and those to test on, with their labels."""
+    return [labeled_paths(by_class, tuple(files.train)) for by_class in (files.train, files.test)]
+
+
 def labeled_paths(by_class: Files, classes: Sequence[str]) -> list[tuple[Path, int]]:
     """Return the files of the classes, each with the position of its class."""
     return [(path, c) for c, name in enumerate(classes) for path in by_class.get(name, [])]
@@ -109,16 +132,17 @@ class LabeledFiles:
     """The images of one part of a folder, with the file of each."""
 
     files: tuple[Path, ...]
-    images: Tensor  # (N, C, H, W)
+    images: Tensor  # (N, C, H, W), or MappedImages
     labels: Tensor  # (N,)
 
     @staticmethod
-    def readable(labeled: list[tuple[Path, int]], images: Tensor, read: Tensor) -> LabeledFiles:
+    def readable(labeled: list[tuple[Path, int]], images: Any, read: Tensor) -> LabeledFiles:
         """Return the files that could be read."""
         kept = [pair for pair, readable in zip(labeled, read.tolist(), strict=True) if readable]
         labels = torch.tensor([label for _, label in kept], dtype=torch.int64)
-        # Without a copy, unless files are missing.
-        return LabeledFiles(tuple(path for path, _ in kept), images if read.all() else images[read], labels)
+        if isinstance(images, Tensor) and not read.all():  # otherwise without a copy
+            images = images[read]
+        return LabeledFiles(tuple(path for path, _ in kept), images, labels)
 
 
 @dataclass(frozen=True)
@@ -153,6 +177,26 @@ def read_files(
     digit: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the images (N, C, H, W) uint8 and which of them could be read, (N,)."""
+    images = torch.zeros(len(paths), *image_shape, dtype=torch.uint8)
+    read = torch.ones(len(paths), dtype=torch.bool)
+    for index, item in enumerate(decoded_files(paths, image_shape, fit, on_unreadable, progress, digit=digit)):
+        if item is None:
+            read[index] = False
+        else:
+            images[index] = item[0]
+    return images, read
+
+
+def decoded_files(
+    paths: Sequence[Path],
+    image_shape: tuple[int, int, int],
+    fit: Fit,
+    on_unreadable: OnUnreadable,
+    progress: Progress,
+    *,
+    digit: bool = False,
+) -> Iterator[tuple[Tensor, int] | None]:
+    """Yield each image (C, H, W) uint8 with its position, or None if it cannot be read; the end reports those."""
 
     def decode(path: Path) -> Tensor | str:
         try:
@@ -160,16 +204,14 @@ def read_files(
         except InputError as error:
             return str(error).partition(";")[0]
 
-    images = torch.zeros(len(paths), *image_shape, dtype=torch.uint8)
-    read = torch.ones(len(paths), dtype=torch.bool)
     reasons = []
     with without_warnings(), worker_pool() as pool:
         for index, result in enumerate(pool.map(decode, paths)):
             if isinstance(result, str):
-                read[index] = False
                 reasons.append(result)
+                yield None
             else:
-                images[index] = result
+                yield result, index
             progress("reading images", index + 1, len(paths))
     if reasons:
         others = len(reasons) - MAX_NAMED
@@ -178,9 +220,8 @@ def read_files(
             raise InputError(f'{named}. Fix or remove these files, or skip them with on_unreadable="skip".')
         for reason in reasons:
             logging.getLogger("apac").warning("skipped: %s.", reason)
-    if not read.any():
+    if len(reasons) == len(paths):
         raise InputError("none of the files can be read as an image; give PNG or JPEG files.")
-    return images, read
 
 
 def _same_pixels(

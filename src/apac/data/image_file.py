@@ -15,9 +15,11 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from apac import limits
+from apac.data.decode import MARGIN, MAX_SIDE, Decoded, load_picture, too_large
 from apac.data.digit_image import as_mnist
 from apac.errors import InputError
 
@@ -32,27 +34,27 @@ Fit = Literal["crop", "pad"]
 
 # An explicit list, because Pillow starts other programs for some formats.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(("AVIF",) if READS_AVIF else ()))
-LIMIT = 50_000_000  # pixels
-# A large picture is first reduced to no less than this multiple of the result, by a faster method: a JPEG file while it
-# is decoded. The pixels differ by less than 1 of 255 on average; a photo of 12 megapixels takes a quarter of the time.
-MARGIN = 3
-MAX_SIDE = 1024  # pixels; a larger image adds nothing to a digit of 28 × 28
 HEIC_BRANDS = (b"ftyphei", b"ftyphev", b"ftypmif1", b"ftypmsf1")  # at the start of such files
 HEIC_SUFFIXES = (".heic", ".heif", ".hif")
-OTHER_MODES = ("1", "P", "PA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
 
 
 def read_image(
-    path: str | os.PathLike[str], image_shape: tuple[int, int, int], *, fit: Fit = "crop", digit: bool = False
+    path: str | os.PathLike[str],
+    image_shape: tuple[int, int, int],
+    *,
+    fit: Fit = "crop",
+    digit: bool = False,
+    max_pixels: int = limits.PIXELS,
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Read an image as (C, H, W) uint8, with notes on how it was converted.
 
     The aspect ratio is kept. With `fit="crop"` the result is the center of the picture, resized; with "pad" it is the
     whole picture, resized, and the pixels of its edge are repeated on both sides. With `digit=True` it has the format
     of MNIST instead, of shape (1, 28, 28): light ink on black, 20 pixels long, with its center of mass in the middle.
+    A file with more than `max_pixels` pixels is refused before they are decoded.
     """
     with without_warnings():
-        return decode_image(Path(path), image_shape, fit=fit, digit=digit)
+        return decode_image(Path(path), image_shape, fit=fit, digit=digit, max_pixels=max_pixels)
 
 
 @contextmanager
@@ -67,10 +69,15 @@ def without_warnings() -> Iterator[None]:
 
 
 def decode_image(
-    path: Path, image_shape: tuple[int, int, int], *, fit: Fit = "crop", digit: bool = False
+    path: Path,
+    image_shape: tuple[int, int, int],
+    *,
+    fit: Fit = "crop",
+    digit: bool = False,
+    max_pixels: int = limits.PIXELS,
 ) -> tuple[Tensor, tuple[str, ...]]:
     """`read_image` for use in worker threads, inside of `without_warnings`."""
-    return _convert(partial(_open, path), str(path), image_shape, fit=fit, digit=digit)
+    return _convert(partial(_open, path, max_pixels), str(path), image_shape, fit=fit, digit=digit)
 
 
 def decode_bytes(
@@ -80,14 +87,13 @@ def decode_bytes(
     fit: Fit = "crop",
     digit: bool = False,
     formats: tuple[str, ...] = FORMATS,
-    max_pixels: int = LIMIT,
+    max_pixels: int = limits.PIXELS,
 ) -> tuple[Tensor, tuple[str, ...]]:
     """`decode_image` for the content of a file, in one of these formats and with at most this number of pixels."""
 
-    def open_it(side: int | None = None, fit: Fit = "crop") -> _Opened:
+    def open_it(side: int | None = None, fit: Fit = "crop") -> Decoded:
         try:
-            with Image.open(io.BytesIO(content), formats=formats) as file:
-                return _load("the image", file, side, fit, max_pixels)
+            return load_picture("the image", io.BytesIO(content), formats, side, fit == "crop", max_pixels)
         except InputError:
             raise
         except Exception as error:  # Pillow raises many kinds of exceptions for damaged files
@@ -96,11 +102,8 @@ def decode_bytes(
     return _convert(open_it, "the image", image_shape, fit=fit, digit=digit)
 
 
-_Opened = tuple[Image.Image, tuple[int, int], list[str]]  # the picture, the size of the file, and notes
-
-
 def _convert(
-    open_it: Callable[..., _Opened], name: str, image_shape: tuple[int, int, int], *, fit: Fit, digit: bool
+    open_it: Callable[..., Decoded], name: str, image_shape: tuple[int, int, int], *, fit: Fit, digit: bool
 ) -> tuple[Tensor, tuple[str, ...]]:
     channels, height, width = image_shape
     if channels not in (1, 3):
@@ -117,15 +120,18 @@ def _convert(
     return torch.from_numpy(pixels), (*notes, *more)
 
 
-def _open(path: Path, side: int | None = None, fit: Fit = "crop") -> _Opened:
+def _open(path: Path, max_pixels: int, side: int | None = None, fit: Fit = "crop") -> Decoded:
     """Return `_load` of a file, or raise InputError with the reason why it cannot be read."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the path of one image file.")
     try:
-        if path.stat().st_size == 0:
+        size = path.stat().st_size
+        if size == 0:
             raise InputError(f"{path} is empty; give an image file, such as PNG or JPEG.")
-        with Image.open(path, formats=FORMATS) as file:
-            return _load(str(path), file, side, fit, LIMIT)
+        if size > limits.FILE_BYTES:
+            raise InputError(f"{path} has more than {limits.FILE_BYTES >> 20} MB; reduce it first.")
+        with path.open("rb") as content:
+            return load_picture(str(path), content, FORMATS, side, fit == "crop", max_pixels)
     except InputError:
         raise
     except FileNotFoundError as error:
@@ -133,35 +139,12 @@ def _open(path: Path, side: int | None = None, fit: Fit = "crop") -> _Opened:
     except PermissionError as error:
         raise InputError(f"{path} is not readable; change its permissions or give another image file.") from error
     except Image.DecompressionBombError as error:
-        raise InputError(_too_large(str(path), LIMIT)) from error
+        raise InputError(too_large(str(path), max_pixels)) from error
     except Exception as error:  # Pillow raises many kinds of exceptions for damaged files
         raise InputError(
             f"{path} cannot be read as an image ({_reason(path, error)}); "
             "give an undamaged PNG, JPEG, WebP, GIF, BMP, TIFF or PNM file."
         ) from error
-
-
-def _load(name: str, file: Image.Image, side: int | None, fit: Fit, max_pixels: int) -> _Opened:
-    """Return the upright picture in mode L, LA, RGB, RGBA, or F in [0, 255] for 16-bit gray; its size; and notes.
-
-    If the picture is to be fitted to a square of `side` pixels, a large JPEG file is decoded at a smaller size; the
-    returned size is that of the file.
-    """
-    _check_size(name, file, max_pixels)
-    size = file.size
-    if side is not None:
-        reference = min(size) if fit == "crop" else max(size)  # the side that becomes `side` pixels long
-        file.draft(None, tuple(max(1, MARGIN * side * length // reference) for length in size))  # type: ignore[arg-type]
-    file.load()
-    orientation = file.getexif().get(0x0112, 1)
-    notes = ["rotated according to its EXIF orientation"] if orientation in range(2, 9) else []
-    upright = ImageOps.exif_transpose(file)
-    width, height = size
-    return (
-        _simple_mode(name, upright, file.format),
-        (height, width) if orientation in range(5, 9) else size,
-        notes,
-    )
 
 
 def _reason(path: Path, error: Exception) -> str:
@@ -171,33 +154,6 @@ def _reason(path: Path, error: Exception) -> str:
         # Phones and messengers give such files the suffix .jpg.
         return "HEIC" if brand.startswith(HEIC_BRANDS) or path.suffix.lower() in HEIC_SUFFIXES else "unknown format"
     return str(error).split("\n")[0].rstrip(".") or type(error).__name__
-
-
-def _too_large(name: str, max_pixels: int) -> str:
-    return f"{name} has more than {max_pixels // 1_000_000} megapixels; reduce it first."
-
-
-def _check_size(name: str, file: Image.Image, max_pixels: int) -> None:
-    if file.width * file.height > max_pixels:
-        raise InputError(_too_large(name, max_pixels))
-    # MPO files of cameras contain previews after the photograph, which is the first frame.
-    frames = getattr(file, "n_frames", 1)
-    if frames > 1 and file.format != "MPO":
-        raise InputError(f"{name} has {frames} frames; give an image file with one frame, such as PNG.")
-
-
-def _simple_mode(name: str, picture: Image.Image, format: str | None) -> Image.Image:
-    mode = picture.mode
-    # 16-bit gray, which some formats and versions of Pillow store as "I".
-    if mode.startswith("I;16") or (mode == "I" and format in ("PNG", "PPM")):
-        return Image.fromarray(np.asarray(picture).astype(np.float32) / 257)  # 65535 / 255
-    if mode not in ("L", "LA", "RGB", "RGBA", *OTHER_MODES):
-        raise InputError(f"{name} has the pixel mode {mode!r}; save it as a gray or RGB image of 8 or 16 bits.")
-    if "transparency" in picture.info or mode in ("PA", "La", "RGBa"):
-        return picture.convert("RGBA")
-    if mode in OTHER_MODES:
-        return picture.convert("L" if mode == "1" else "RGB")
-    return picture
 
 
 def _gray(picture: Image.Image) -> tuple[NDArray[np.float32], list[str]]:

@@ -7,6 +7,7 @@ network, and `in_front_of` builds a network that includes it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,8 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from apac.data.base import Unstandardized, check_pixels, scale_pixels
+from apac.data.mapped import MappedImages, part_size
 from apac.data.zca import Whitening
 from apac.errors import InputError
+from apac.validation import quoted
+
+PART = 1000  # images that are counted at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +92,13 @@ class Standardization:
         return {"mean": self.mean, "deviation": self.deviation}
 
     @staticmethod
-    def fit(images: Tensor) -> Standardization:
-        check_pixels(images)
+    def fit(images: Tensor | MappedImages) -> Standardization:
+        if isinstance(images, Tensor):
+            check_pixels(images)
         if not len(images):
             raise InputError("fitting a normalization needs at least one image, got none.")
         # By histogram: exact, and without a copy of the images as floating-point numbers.
-        counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in images.unbind(1)])
+        counts = torch.stack([_histograms(part) for part in images.split(part_size(images.shape[1:], PART))]).sum(dim=0)
         shares = counts.double() / counts.sum(dim=1, keepdim=True)  # (C, 256)
         values = torch.arange(256, dtype=torch.float64) / 255
         mean = shares @ values
@@ -109,6 +115,11 @@ class Standardization:
         mean = total / count
         variance = (squares / count - mean.square()).clamp_min(0)
         return Standardization(mean.float(), variance.sqrt().clamp_min(1e-3).float())
+
+
+def _histograms(images: Tensor) -> Tensor:
+    """Return how often each channel has each value, (C, 256)."""
+    return torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in images.unbind(1)])
 
 
 class Standardize(nn.Module):
@@ -129,19 +140,26 @@ class Standardize(nn.Module):
 Normalization = Identity | Scaling | Standardization | Whitening
 
 
+def normalization_shapes(kind: str, image_shape: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the `tensors()` of a normalization of this kind, for images of shape (C, H, W)."""
+    channels, size = image_shape[0], math.prod(image_shape)
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {
+        Identity.kind: {},
+        Scaling.kind: {},
+        Standardization.kind: {"mean": (channels,), "deviation": (channels,)},
+        Whitening.kind: {"mean": (size,), "triangle": (size * (size + 1) // 2,)},
+    }
+    if not isinstance(kind, str) or kind not in shapes:
+        raise InputError(f"there is no normalization {quoted(kind)}; this version has {', '.join(shapes)}.")
+    return shapes[kind]
+
+
 def normalization_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalization:
     """Restore a normalization from its `kind` and `tensors()`."""
-    names = {
-        Identity.kind: set[str](),
-        Scaling.kind: set[str](),
-        Standardization.kind: {"mean", "deviation"},
-        Whitening.kind: {"mean", "triangle"},
-    }
-    if kind not in names:
-        raise InputError(f"there is no normalization {kind!r}; this version has {', '.join(names)}.")
-    if set(tensors) != names[kind]:
+    names = set(normalization_shapes(kind, (1, 1, 1)))
+    if set(tensors) != names:
         raise InputError(
-            f"the normalization {kind!r} needs the tensors {sorted(names[kind])}, got {sorted(tensors)}; "
+            f"the normalization {kind!r} needs the tensors {sorted(names)}, got {quoted(sorted(tensors))}; "
             "the run is damaged or from an earlier version; train it again."
         )
     if kind == Standardization.kind:

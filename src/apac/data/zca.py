@@ -61,11 +61,13 @@ class Whitening(Unstandardized):
     @staticmethod
     def from_tensors(mean: Tensor, triangle: Tensor) -> Whitening:
         size = mean.numel()
-        row, column = _triangle(size)
-        if triangle.shape != row.shape:
+        count = size * (size + 1) // 2
+        if mean.ndim != 1 or triangle.shape != (count,):
             raise InputError(
-                f"the triangle of a whitening of {size} values has {len(row)} numbers, got {triangle.numel()}."
+                f"a whitening of D values has a mean (D,) and a triangle of D · (D + 1) / 2 numbers, got the shapes "
+                f"{tuple(mean.shape)} and {tuple(triangle.shape)}."
             )
+        row, column = _triangle(size)
         matrix = torch.empty(size, size)
         matrix[row, column] = matrix[column, row] = triangle.float()
         return Whitening(mean, matrix)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from apac import limits
 from apac.deform.base import Deformation, check_same_shape, prepare
 from apac.validation import validate_number
-
-MAX_STD = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +31,10 @@ class Amplitude(Deformation):
     std: float = 0.1
 
     def __post_init__(self) -> None:
-        validate_number(self, "std", minimum=0, maximum=MAX_STD)
+        validate_number(self, "std", minimum=0, maximum=limits.LOGARITHM)
 
     def _scaled(self, strength: float) -> Amplitude:
-        return replace(self, std=min(MAX_STD, strength * self.std))
+        return replace(self, std=min(limits.LOGARITHM, strength * self.std))
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> AmplitudeParameters:
         noise = torch.randn(n, image_shape[0], 1, 1, generator=generator, device=generator.device)

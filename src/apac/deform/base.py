@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from functools import partial
-from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from apac import trees
+from apac import limits, trees
 from apac.errors import InputError
 from apac.trees import Tree
+from apac.validation import measure_json, quoted, shortened, validate_strength
 
 InputType = Literal["vectors", "series", "images"]
 INPUT_TYPES: tuple[InputType, ...] = ("vectors", "series", "images")
@@ -194,21 +193,13 @@ class Deformation(ABC):
     @classmethod
     def from_json(cls, payload: dict[str, Any]) -> Deformation:
         """Build the deformation that `to_json` describes. The module that defines its class must be imported."""
-        if not isinstance(payload, dict) or "kind" not in payload:
-            raise InputError(f'a deformation in JSON is an object with a "kind", got {payload!r}.')
-        kind = _kinds().get(payload["kind"])
-        if kind is None:
+        depth, objects = measure_json(payload)
+        if depth > limits.JSON_DEPTH or objects > limits.DEFORMATIONS:
             raise InputError(
-                f"the deformation {payload['kind']!r} is not defined; import the module that defines it first."
+                f"a deformation in JSON may have {limits.JSON_DEPTH} levels and {limits.DEFORMATIONS:,} parts, this "
+                f"one has more."
             )
-        try:
-            return kind._from_payload({name: value for name, value in payload.items() if name != "kind"})
-        except InputError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"the deformation {payload['kind']!r} cannot be constructed from {payload!r}: {error}."
-            ) from error
+        return _build(payload)
 
     @classmethod
     def _from_payload(cls, payload: dict[str, Any]) -> Deformation:
@@ -235,14 +226,6 @@ def prepare(images: Tensor, parameters: Tree) -> Tree:
 def common_input_types(parts: Iterable[Deformation]) -> tuple[InputType, ...]:
     """Return the input types that all parts are made for."""
     return tuple(kind for kind in INPUT_TYPES if all(kind in part.input_types for part in parts))
-
-
-def validate_strength(strength: Any) -> float:
-    """Return the strength of a deformation as a float."""
-    number = float(strength) if isinstance(strength, Real) and not isinstance(strength, bool) else math.nan
-    if not 0 <= number < math.inf:
-        raise InputError(f"the strength of a deformation must be a number of at least 0, got {strength!r}.")
-    return number
 
 
 def size_factor(reference_size: int | None, image_size: tuple[int, int]) -> float:
@@ -277,6 +260,23 @@ def _name(kind: type[Deformation]) -> str:
     return kind.__name__ if built_in else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def _build(payload: Any) -> Deformation:
+    name = payload.get("kind") if isinstance(payload, dict) else None
+    if not isinstance(name, str):
+        raise InputError(f'a deformation in JSON is an object with a "kind", got {quoted(payload)}.')
+    kind = _kinds().get(name)
+    if kind is None:
+        raise InputError(f"the deformation {quoted(name)} is not defined; import the module that defines it first.")
+    try:
+        return kind._from_payload({key: value for key, value in payload.items() if key != "kind"})
+    except InputError:
+        raise
+    except Exception as error:  # a class of the user's may raise any exception
+        raise InputError(
+            f"the deformation {name!r} cannot be constructed from {quoted(payload)}: {shortened(error)}."
+        ) from error
+
+
 def _to_json(value: Any) -> Any:
     if isinstance(value, Deformation):
         return value.to_json()
@@ -291,7 +291,7 @@ def _to_json(value: Any) -> Any:
 
 def _from_json(value: Any) -> Any:
     if isinstance(value, dict):
-        return Deformation.from_json(value)
+        return _build(value)
     if isinstance(value, list):
         return tuple(_from_json(item) for item in value)
     return value

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from apac import limits
 from apac.deform.base import Deformation, prepare
 from apac.deform.cpu import apply_in_tiles, kernels_for
 from apac.errors import InputError
 from apac.validation import validate_number, validate_range
 
-MIN_GAMMA = 1e-3
+MIN_GAMMA, MAX_GAMMA = 1 / limits.FACTOR, limits.FACTOR
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +43,11 @@ class Color(Deformation):
     cast: float = 0.05
 
     def __post_init__(self) -> None:
-        validate_range(self, "gamma", minimum=MIN_GAMMA)
-        validate_number(self, "cast", minimum=0)
+        validate_range(self, "gamma", minimum=MIN_GAMMA, maximum=MAX_GAMMA)
+        validate_number(self, "cast", minimum=0, maximum=limits.FACTOR)
 
     def _scaled(self, strength: float) -> Color:
-        low, high = (max(MIN_GAMMA, gamma**strength) for gamma in self.gamma)
+        low, high = (_clamped(strength * math.log(gamma)) for gamma in self.gamma)
         return replace(self, gamma=(low, high), cast=strength * self.cast)
 
     @property
@@ -78,3 +79,8 @@ class Color(Deformation):
         gamma = parameters.gamma.to(images.dtype)[:, None, None, None]
         cast = parameters.cast.to(images.dtype)[:, :, None, None]
         return (images.clamp(0, 1) ** gamma + cast).clamp(0, 1)
+
+
+def _clamped(log_gamma: float) -> float:
+    """Return exp(log_gamma) within the range of gammas; the logarithm may be too large for an exponential."""
+    return math.exp(min(math.log(MAX_GAMMA), max(math.log(MIN_GAMMA), log_gamma)))

@@ -11,13 +11,14 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from apac import trees
+from apac import limits, trees
 from apac.deform.base import Deformation, InputType, common_input_types, prepare
 from apac.deform.cpu import apply_in_tiles
 from apac.deform.per_class import PerClass
 from apac.deform.thickness import Thickness
 from apac.deform.warp import Flow, Geometric, can_share_resampling, combined_flow, resample
 from apac.errors import InputError
+from apac.validation import quoted
 
 
 class _Group(NamedTuple):
@@ -55,12 +56,14 @@ class Compose(Deformation):
         flat: list[Deformation] = []
         for part in parts:
             if not isinstance(part, Deformation):
-                raise InputError(f"Compose takes deformations, got {part!r}.")
+                raise InputError(f"Compose takes deformations, got {quoted(part)}.")
             if isinstance(part, PerClass):
                 raise InputError(
                     "a PerClass cannot be a part of a Compose; compose the deformations of each class instead."
                 )
             flat.extend(part.parts if isinstance(part, Compose) else [part])
+            if len(flat) > limits.PARTS:
+                raise InputError(f"a Compose may have at most {limits.PARTS:,} parts; combine some of them.")
         object.__setattr__(self, "parts", tuple(flat))
         object.__setattr__(self, "_groups", _group(flat))
 

@@ -8,12 +8,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from apac import limits
 from apac.deform.base import Deformation, size_factor
 from apac.deform.cpu import as_arrays, as_tensor
 from apac.deform.noise import uniform_noise
 from apac.deform.warp import Flow, Padding, warp
 from apac.errors import InputError
-from apac.validation import validate_number, validate_padding, validate_positive, validate_reference_size
+from apac.validation import validate_image_shape, validate_number, validate_padding, validate_reference_size
 
 # Multiplications of one product and of all: for fewer, torch wakes threads, which takes longer than the product, and
 # numpy does not. Many products are faster in torch.
@@ -52,8 +53,8 @@ class Elastic(Deformation):
     reference_size: int | None = None
 
     def __post_init__(self) -> None:
-        validate_positive(self, "sigma")
-        validate_number(self, "alpha")
+        validate_number(self, "sigma", minimum=limits.SIGMA[0], maximum=limits.SIGMA[1])
+        validate_number(self, "alpha", minimum=-limits.PIXEL_DISTANCE, maximum=limits.PIXEL_DISTANCE)
         validate_padding(self)
         validate_reference_size(self)
 
@@ -61,7 +62,8 @@ class Elastic(Deformation):
         return replace(self, alpha=strength * self.alpha)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ElasticParameters:
-        _, height, width = image_shape
+        _, height, width = validate_image_shape(image_shape, max_side=limits.SIDE)
+        self._sigma((height, width))
         return ElasticParameters(uniform_noise(n, (2, height, width), generator=generator))
 
     def apply(self, images: Tensor, parameters: ElasticParameters) -> Tensor:
@@ -75,12 +77,22 @@ class Elastic(Deformation):
                 f"these elastic parameters were sampled for images of {noise.shape[-2]} × {noise.shape[-1]} pixels; "
                 f"sample them for {height} × {width}."
             )
-        factor = size_factor(self.reference_size, image_size)
-        rows, columns = _filters(image_size, self.sigma * factor, self.alpha * factor**2, noise.dtype, noise.device)
+        alpha = self.alpha * size_factor(self.reference_size, image_size) ** 2
+        rows, columns = _filters(image_size, self._sigma(image_size), alpha, noise.dtype, noise.device)
         product = height * width * max(height, width)
         if product <= SMALL_PRODUCT and 4 * len(noise) * product <= FEW_PRODUCTS:
             rows, noise, columns = as_arrays(rows, noise, columns)
         return Flow(displacement=as_tensor(rows @ (noise @ columns)))
+
+    def _sigma(self, image_size: tuple[int, int]) -> float:
+        """Return sigma in pixels of an image (H, W)."""
+        sigma = self.sigma * size_factor(self.reference_size, image_size)
+        if sigma > limits.SIGMA[1]:
+            raise InputError(
+                f"{self} has a sigma of {sigma:,.0f} pixels for images of {' × '.join(map(str, image_size))}; choose a "
+                f"sigma and a reference_size that give at most {limits.SIGMA[1]:,.0f}."
+            )
+        return max(sigma, limits.SIGMA[0])
 
 
 @lru_cache(maxsize=16)

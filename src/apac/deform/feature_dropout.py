@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from apac import limits
 from apac.deform.base import Deformation, check_same_shape, prepare
-from apac.validation import validate_number
+from apac.validation import validate_image_shape, validate_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class FeatureDropout(Deformation):
 
     def __post_init__(self) -> None:
         validate_number(self, "p", minimum=0, maximum=1)
-        validate_number(self, "value")
+        validate_number(self, "value", minimum=-limits.VALUE, maximum=limits.VALUE)
 
     def _scaled(self, strength: float) -> FeatureDropout:
         return replace(self, p=min(1.0, strength * self.p))
@@ -40,6 +41,7 @@ class FeatureDropout(Deformation):
     def sample(
         self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator
     ) -> FeatureDropoutParameters:
+        validate_image_shape(image_shape)
         return FeatureDropoutParameters(
             torch.rand(n, *image_shape, generator=generator, device=generator.device) < self.p
         )

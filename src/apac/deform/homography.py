@@ -8,6 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from apac import limits
 from apac.deform.base import Deformation
 from apac.deform.warp import Flow, Padding, warp
 from apac.validation import validate_number, validate_padding
@@ -40,10 +41,10 @@ class Homography(Deformation):
     shear: float | None = None  # None: the same as std
 
     def __post_init__(self) -> None:
-        validate_number(self, "std", minimum=0)
+        validate_number(self, "std", minimum=0, maximum=limits.FACTOR)
         validate_padding(self)
         if self.shear is not None:
-            validate_number(self, "shear", minimum=0)
+            validate_number(self, "shear", minimum=0, maximum=limits.FACTOR)
 
     def __repr__(self) -> str:
         shear = "" if self.shear is None else f", shear={self.shear!r}"

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from apac import limits
 from apac.deform.base import Deformation, check_same_shape, prepare
-from apac.validation import validate_number
+from apac.validation import validate_image_shape, validate_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,12 +29,13 @@ class Jitter(Deformation):
     std: float = 0.1
 
     def __post_init__(self) -> None:
-        validate_number(self, "std", minimum=0)
+        validate_number(self, "std", minimum=0, maximum=limits.VALUE)
 
     def _scaled(self, strength: float) -> Jitter:
         return replace(self, std=strength * self.std)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> JitterParameters:
+        validate_image_shape(image_shape)
         return JitterParameters(self.std * torch.randn(n, *image_shape, generator=generator, device=generator.device))
 
     def apply(self, images: Tensor, parameters: JitterParameters) -> Tensor:

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apac import trees
+from apac import limits, trees
 from apac.deform.base import Deformation, InputType, common_input_types, prepare
 from apac.errors import InputError
+from apac.validation import quoted
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,19 +44,26 @@ class PerClass(Deformation):
     def __init__(
         self, by_class: Mapping[int, Deformation], default: Deformation | None = None, *, classes: int
     ) -> None:
-        if not (isinstance(classes, Integral) and classes >= 1):
-            raise InputError(f"the classes of a PerClass must be an integer of at least 1, got {classes!r}.")
+        if not (isinstance(classes, Integral) and 1 <= classes <= limits.CLASSES):
+            raise InputError(
+                f"the classes of a PerClass must be an integer of at least 1 and at most {limits.CLASSES:,}, got "
+                f"{quoted(classes)}."
+            )
+        if len(by_class) > limits.PARTS:
+            raise InputError(f"a PerClass may name at most {limits.PARTS:,} classes; give the others a default.")
         if not all(isinstance(c, Integral) for c in by_class):
-            raise InputError(f"the classes of a PerClass must be integers, got {list(by_class)}.")
+            raise InputError(f"the classes of a PerClass must be integers, got {quoted(list(by_class))}.")
         unknown = sorted(c for c in by_class if not 0 <= c < classes)
         if unknown:
-            raise InputError(f"the classes of a PerClass must be between 0 and {classes - 1}, got {unknown[0]}.")
+            first = quoted(unknown[0])
+            raise InputError(f"the classes of a PerClass must be between 0 and {classes - 1}, got {first}.")
         missing = sorted(set(range(classes)) - set(by_class))
         if missing and default is None:
-            raise InputError(f"PerClass has no deformation for class {', '.join(map(str, missing))}; pass default=...")
+            named = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+            raise InputError(f"PerClass has no deformation for class {named}; pass default=...")
         for member in [*by_class.values(), *([] if default is None else [default])]:
             if not isinstance(member, Deformation) or isinstance(member, PerClass):
-                raise InputError(f"PerClass takes class-indistinctive deformations, got {member!r}.")
+                raise InputError(f"PerClass takes class-indistinctive deformations, got {quoted(member)}.")
         object.__setattr__(self, "by_class", tuple(sorted((int(c), member) for c, member in by_class.items())))
         object.__setattr__(self, "default", default)
         object.__setattr__(self, "classes", int(classes))
@@ -89,8 +97,8 @@ class PerClass(Deformation):
     @property
     def set_of_class(self) -> tuple[int, ...]:
         """For each class, the index of its deformation in `sets`."""
-        sets = self.sets
-        return tuple(sets.index(deformation) for deformation in self.of_class)
+        index = {deformation: i for i, deformation in enumerate(self.sets)}
+        return tuple(index[deformation] for deformation in self.of_class)
 
     def sample(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from apac import limits
 from apac.deform.base import Deformation
 from apac.deform.cpu import kernels_for
 from apac.deform.warp import Flow, Padding, warp
@@ -39,7 +40,7 @@ class ScaleShift(Deformation):
     padding: Padding = "edge"
 
     def __post_init__(self) -> None:
-        validate_range(self, "scale", minimum=1)
+        validate_range(self, "scale", minimum=1, maximum=limits.FACTOR)
         validate_padding(self)
 
     def _scaled(self, strength: float) -> ScaleShift:

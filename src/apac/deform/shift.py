@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from apac import limits
 from apac.deform.base import Deformation, prepare
 from apac.validation import validate_integer
 
@@ -34,7 +35,7 @@ class Shift(Deformation):
     max_shift: int = 2
 
     def __post_init__(self) -> None:
-        validate_integer(self, "max_shift", minimum=0)
+        validate_integer(self, "max_shift", minimum=0, maximum=limits.SHIFT)
 
     def _scaled(self, strength: float) -> Shift:
         return replace(self, max_shift=int(strength * self.max_shift + 0.5))

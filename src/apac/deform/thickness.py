@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from apac import limits
 from apac.deform.base import Deformation, prepare, size_factor
 from apac.deform.cpu import apply_in_tiles, as_arrays, kernels_for
 from apac.errors import InputError
-from apac.validation import validate_integer, validate_number, validate_reference_size
+from apac.validation import validate_image_shape, validate_integer, validate_number, validate_reference_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,7 @@ class Thickness(Deformation):
     def __post_init__(self) -> None:
         validate_number(self, "dilate", minimum=0, maximum=1)
         validate_number(self, "erode", minimum=0, maximum=1)
-        validate_integer(self, "size", minimum=1)
+        validate_integer(self, "size", minimum=1, maximum=limits.WINDOW)
         validate_reference_size(self)
         if self.dilate + self.erode > 1:
             raise InputError(
@@ -62,6 +63,7 @@ class Thickness(Deformation):
         return replace(self, dilate=dilate, erode=min(1 - dilate, strength * self.erode))
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ThicknessParameters:
+        validate_image_shape(image_shape, max_side=limits.SIDE)
         uniform = torch.rand(n, generator=generator, device=generator.device)
         (values,) = as_arrays(uniform)
         dilated, changed = values < self.dilate, values < self.dilate + self.erode
@@ -69,7 +71,8 @@ class Thickness(Deformation):
 
     def window(self, image_size: tuple[int, int]) -> int:
         """Return the side of the square in pixels of an image (H, W)."""
-        return 1 + int((self.size - 1) * size_factor(self.reference_size, image_size) + 0.5)
+        size = 1 + int((self.size - 1) * size_factor(self.reference_size, image_size) + 0.5)
+        return min(size, 2 * max(image_size))  # a larger window shows nothing else
 
     def apply(self, images: Tensor, parameters: ThicknessParameters) -> Tensor:
         return apply_in_tiles(self._apply, images, prepare(images, parameters))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from apac import limits
 from apac.deform.base import Deformation, prepare
 from apac.validation import validate_integer, validate_number
 
@@ -74,11 +75,11 @@ class TimeWarp(Deformation):
     parts: int = 4
 
     def __post_init__(self) -> None:
-        validate_number(self, "std", minimum=0)
-        validate_integer(self, "parts", minimum=1)
+        validate_number(self, "std", minimum=0, maximum=limits.FACTOR)
+        validate_integer(self, "parts", minimum=1, maximum=limits.TIME_PARTS)
 
     def _scaled(self, strength: float) -> TimeWarp:
-        return replace(self, std=strength * self.std)
+        return replace(self, std=min(limits.FACTOR, strength * self.std))
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> TimeWarpParameters:
         noise = torch.randn(n, self.parts, generator=generator, device=generator.device)

@@ -19,6 +19,7 @@ from apac.classify.classifier import Classifier
 from apac.classify.decision import TENSORS, Decision
 from apac.classify.rules.certified import Certified
 from apac.classify.scores import Scores, rank
+from apac.distributed.ranks.group import Group
 from apac.errors import InputError
 from apac.evaluation.labels import validate_classes, validate_labels
 from apac.progress import Progress, no_progress
@@ -97,7 +98,8 @@ def evaluate_certified(
     if not isinstance(classifier.rule, Certified):
         raise InputError(f"the rule of the classifier must be a Certified, got {classifier.rule!r}.")
     labels = validate_labels(images, labels)
-    decision, seconds = _decide(classifier, images, cache, progress)
+    # One rank decides for all: the images that remain after each round share batches.
+    decision, seconds = Group.current().on_first(lambda: _decide(classifier, images, cache, progress))
     validate_classes(labels, decision.log_scores.shape[1])
     passes = decision.passes.double()
     certified = _stopped(decision, "certified")
@@ -121,7 +123,7 @@ def _decide(classifier: Classifier, images: Tensor, cache: Path | None, progress
     """Return the decisions and their computing time in seconds, from the cache if possible."""
     if cache is not None and cache.exists():
         with suppress(InputError, OSError, KeyError, TypeError, ValueError):  # recompute if the file is damaged
-            return _load(cache, classifier)
+            return _load(cache, classifier, len(images))
     started = time.monotonic()
     decision = classifier.decide(images, progress=progress)
     seconds = time.monotonic() - started
@@ -131,10 +133,16 @@ def _decide(classifier: Classifier, images: Tensor, cache: Path | None, progress
     return decision, seconds
 
 
-def _load(cache: Path, classifier: Classifier) -> tuple[Decision, float]:
+def _load(cache: Path, classifier: Classifier, images: int) -> tuple[Decision, float]:
+    """Return the decision of a file. Raises one of several errors if it is not one of this number of images."""
     tensors: dict[str, Any]
     tensors, metadata = read_tensors(cache, "")
     stopped = tuple(metadata["stopped"].split())
+    rows = {len(tensor) for tensor in tensors.values()} | {len(stopped)}
+    scores = tensors["log_scores"]
+    by_class = [tensors[name].shape == scores.shape for name in ("mean_probabilities", "standard_errors")]
+    if rows != {images} or scores.ndim != 2 or not all(by_class) or not tensors["labels"].max() < scores.shape[1]:
+        raise ValueError("the decision is damaged")
     decision = Decision(**tensors, stopped=stopped, combine=classifier.combine, temperature=classifier.temperature)
     return decision, float(metadata["seconds"])
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -13,12 +15,14 @@ from torch import Tensor, nn
 
 from apac.classify.classifier import Classifier
 from apac.classify.scores import Scores
-from apac.errors import InputError
+from apac.distributed.ranks.group import Group
+from apac.errors import InputError, StorageError
 from apac.progress import Progress, no_progress
 from apac.runs.storage import read_tensors, write_tensors
 
 FORMAT = 2  # increment when the passes of the same key change
 SAVE_EVERY = 1_000_000  # passes, summed over images; an interruption loses at most this many
+UNIT = 16  # passes whose sum one rank computes
 SUMS = ("log_sum", "log_squares", "probability_sum", "probability_squares")
 
 
@@ -31,6 +35,7 @@ class ScoreCache:
 
     def __init__(self, classifier: Classifier, images: Tensor, max_passes: int, folder: Path | None = None) -> None:
         self.classifier, self.images, self.max_passes, self.folder = classifier, images, max_passes, folder
+        self.group = Group.current()
         self.scores: Scores | None = None
         self.seconds = 0.0  # to compute the passes, including those loaded from the folder
         self._prepared: Classifier | None = None  # the classifier, prepared once for all passes
@@ -39,15 +44,20 @@ class ScoreCache:
     def get(self, passes: int, *, progress: Progress = no_progress) -> Scores:
         """Return the scores of passes 0 … passes - 1. Only missing passes are computed.
 
-        `passes` must not decrease between calls.
+        `passes` must not decrease between calls. Several ranks share the passes; the sums are those of one process.
         """
-        self._load(passes)
+        if self.folder is not None:
+            self.scores, self.seconds = self.group.on_first(lambda: self._load(passes))
         step = passes if self.folder is None else max(1, SAVE_EVERY // max(1, len(self.images)))
-        for start in range(self._done, passes, step):
-            self._compute(start, min(start + step, passes), progress)
-            self._save(passes)
-        if self.folder is not None and not self._file(passes).exists():  # loaded from the partial file of a larger sum
-            self._save(passes)
+        saved = self._done
+        units = _units(saved, passes, step)
+        for first in range(0, len(units), self.group.size):
+            self._compute(units[first : first + self.group.size], progress)
+            if self._done - saved >= step or self._done == passes:
+                self.group.on_first(lambda: self._save(passes))
+                saved = self._done
+        if self.folder is not None:
+            self.group.on_first(lambda: self._save_loaded(passes))
         assert self.scores is not None
         assert self.scores.passes == passes
         return self.scores
@@ -56,24 +66,49 @@ class ScoreCache:
     def _done(self) -> int:
         return 0 if self.scores is None else self.scores.passes
 
-    def _compute(self, start: int, stop: int, progress: Progress) -> None:
-        """Add the passes start … stop - 1 to the scores."""
+    def _compute(self, units: Sequence[tuple[int, int]], progress: Progress) -> None:
+        """Add consecutive units of passes to the scores. Each rank sums one unit, and the sums are added in order."""
         started = time.monotonic()
-        self._prepared = self._prepared or self.classifier.prepared(self.images, self.max_passes - start)
-        new = self._prepared.score(self.images, start, stop, progress=_shifted(progress, start, self.max_passes))
-        self.scores = new if self.scores is None else self.scores.merge(new)
+        self._prepared = self._prepared or self.classifier.prepared(self.images, self.max_passes - self._done)
+        own = units[self.group.rank] if self.group.rank < len(units) else None
+        for scores in self.group.gather(self._sum(*own, progress) if own else None):
+            if scores is None:
+                continue
+            if self.scores is not None and self.scores.log_sum.shape != scores.log_sum.shape:
+                raise StorageError(f"the scores in {self.folder} are damaged; remove that folder.")
+            self.scores = scores if self.scores is None else self.scores.merge(scores)
         self.seconds += time.monotonic() - started
 
-    def _load(self, passes: int) -> None:
-        """Load the file with the most passes, at most `passes`, if it has more than the scores in memory."""
-        if self.folder is None:
-            return
+    def _sum(self, start: int, stop: int, progress: Progress) -> Scores:
+        assert self._prepared is not None
+        return self._prepared.score(self.images, start, stop, progress=_shifted(progress, start, self.max_passes))
+
+    def _load(self, passes: int) -> tuple[Scores | None, float]:
+        """Return the scores of the file with the most passes up to `passes`, or those in memory if they have more."""
+        assert self.folder is not None
+        scores, seconds = self.scores, self.seconds
         for path in self.folder.glob(f"{self._key}-*.safetensors"):
             with suppress(InputError, OSError, KeyError, ValueError):  # recompute if the file is damaged
                 tensors, metadata = read_tensors(path, "")
-                if self._done < int(metadata["passes"]) <= passes:
-                    self.scores = Scores(int(metadata["passes"]), *(tensors[name] for name in SUMS))
-                    self.seconds = float(metadata["seconds"])
+                if (0 if scores is None else scores.passes) < int(metadata["passes"]) <= passes:
+                    scores = Scores(int(metadata["passes"]), *self._sums(tensors))
+                    seconds = float(metadata["seconds"])
+        return scores, seconds
+
+    def _save_loaded(self, passes: int) -> None:
+        """Write the complete file of scores that were loaded from the partial file of a larger sum."""
+        if not self._file(passes).exists():
+            self._save(passes)
+
+    def _sums(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return the sums of a file. Raises KeyError or ValueError if they are not those of the images."""
+        sums = [tensors[name] for name in SUMS]
+        shape: tuple[int, ...] = (len(self.images), sums[0].shape[-1] if sums[0].ndim else 0)
+        if self.scores is not None:
+            shape = tuple(self.scores.log_sum.shape)
+        if any(tuple(part.shape) != shape or part.dtype != torch.float64 for part in sums):
+            raise ValueError("the sums are damaged")
+        return sums
 
     def _save(self, passes: int) -> None:
         """Write the scores as the complete file of `passes` passes, or as a partial file."""
@@ -90,6 +125,12 @@ class ScoreCache:
     def _file(self, passes: int) -> Path:
         assert self.folder is not None
         return self.folder / f"{self._key}-{passes}.safetensors"
+
+
+def _units(start: int, stop: int, step: int) -> list[tuple[int, int]]:
+    """Divide passes where sums are saved and after every 16th, whatever the number of ranks that share the units."""
+    cuts = {*range(start, stop, step), *range(start - start % UNIT + UNIT, stop, UNIT), stop}
+    return list(pairwise(sorted(cuts)))
 
 
 def cache_key(classifier: Classifier, images: Tensor, *others: object) -> str:

@@ -16,7 +16,7 @@ from apac.classify.rules.base import Rule
 from apac.classify.rules.exhaustive import Exhaustive
 from apac.classify.rules.fixed import FixedPasses
 from apac.classify.scores import Scores, logarithms, rank
-from apac.deform.base import Deformation, validate_strength
+from apac.deform.base import Deformation
 from apac.errors import InputError
 from apac.evaluation.calibration import (
     FOLDS,
@@ -27,6 +27,7 @@ from apac.evaluation.calibration import (
 )
 from apac.evaluation.labels import validate_classes, validate_labels
 from apac.progress import Progress, no_progress
+from apac.validation import validate_strength
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
 PASSES = 64

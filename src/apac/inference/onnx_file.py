@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from apac.errors import InputError, require
 from apac.inference.engine import Network, Prepared
+from apac.validation import shortened
 
 
 def from_onnx(path: str | os.PathLike[str]) -> Network:
@@ -31,10 +32,16 @@ def from_onnx(path: str | os.PathLike[str]) -> Network:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # every worker thread calls it
     options.log_severity_level = 4  # failures are raised below
+    _refuse_other_files(Path(path))
     try:
-        session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            os.fspath(path),
+            options,
+            providers=["CPUExecutionProvider"],
+            enable_fallback=0,  # the same provider again, which would print its error
+        )
     except Exception as error:  # ONNX Runtime raises its own exception classes
-        raise InputError(f"{path} cannot be read as an ONNX network: {_first_line(error)}") from error
+        raise InputError(f"{path} cannot be read as an ONNX network: {shortened(error)}.") from error
     inputs = session.get_inputs()
     if len(inputs) != 1 or inputs[0].type != "tensor(float)":
         kinds = ", ".join(f"{tensor.name}: {tensor.type}" for tensor in inputs)
@@ -55,18 +62,33 @@ def from_onnx(path: str | os.PathLike[str]) -> Network:
         except Exception as error:
             expected = tuple(inputs[0].shape)
             raise InputError(
-                f"{path} takes images of shape {expected}, got {tuple(images.shape)}: {_first_line(error)}"
+                f"{path} takes images of shape {expected}, got {tuple(images.shape)}: {shortened(error)}."
             ) from error
         return torch.cat(logits)
 
     return Prepared(run)
 
 
+def _refuse_other_files(path: Path) -> None:
+    """Raise InputError if the network has weights in other files, which a file from elsewhere must not choose."""
+    onnx = require("onnx", extra="fast")
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf has exception classes of its own
+        raise InputError(f"{path} cannot be read as an ONNX network: {shortened(error)}.") from error
+    pending = [model]
+    while pending:  # graphs are nested in the attributes of their nodes
+        message = pending.pop()
+        if isinstance(message, onnx.TensorProto):
+            if message.data_location == onnx.TensorProto.EXTERNAL or message.external_data:
+                raise InputError(f"{path} has weights in other files; export it as one file.")
+            continue
+        for field, value in message.ListFields():
+            if field.message_type is not None:
+                pending.extend([value] if hasattr(value, "ListFields") else value)
+
+
 def _run_padded(session: Any, name: str, images: Tensor, size: int) -> Tensor:
     """Run up to `size` images, padded with zero images to exactly `size`."""
     padded = functional.pad(images, (0, 0) * (images.ndim - 1) + (0, size - len(images)))
     return torch.from_numpy(session.run(None, {name: padded.contiguous().numpy()})[0])[: len(images)]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

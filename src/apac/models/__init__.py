@@ -12,6 +12,7 @@ from apac.models.mlp import cifar10_mlp, mnist_mlp
 from apac.models.mnist_cnn import mnist_cnn
 from apac.models.resnet import Block, resnet
 from apac.models.tied import cifar10_tied, mnist_tied
+from apac.validation import quoted
 
 # the paper's networks, for images of one size
 BUILDERS = {"mnist-cnn": mnist_cnn, "mnist-mlp": mnist_mlp, "cifar10-cnn": cifar10_cnn, "cifar10-mlp": cifar10_mlp}
@@ -41,12 +42,8 @@ def build(
     The shape (C, H, W) of an image and the number of classes default to the paper's. `tied` builds an MLP with
     convolutional weight sharing.
     """
-    if name not in (TIED if tied else NAMES):
-        raise InputError(f"there is no network {name!r}; choose one of {', '.join(TIED if tied else NAMES)}.")
-    # Built on the meta device, so that torch's own initialization neither runs nor changes the global generator.
-    with torch.device("meta"):
-        network = _layers(name, image_shape, classes, tied)
-    network.to_empty(device="cpu")
+    # On the meta device, torch's own initialization neither runs nor changes the global generator.
+    network = without_memory(name, image_shape, classes, tied=tied).to_empty(device="cpu")
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu", generator=generator)
@@ -59,6 +56,16 @@ def build(
             nn.init.zeros_(layer.last_scale)
     # Convolutions are about twice as fast in the channels-last memory format.
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def without_memory(
+    name: str, image_shape: tuple[int, int, int] | None, classes: int, *, tied: bool = False
+) -> nn.Sequential:
+    """Build a network on the meta device: its tensors have shapes, and no memory."""
+    if name not in (TIED if tied else NAMES):
+        raise InputError(f"there is no network {quoted(name)}; choose one of {', '.join(TIED if tied else NAMES)}.")
+    with torch.device("meta"):
+        return _layers(name, image_shape, classes, tied)
 
 
 def _layers(name: str, image_shape: tuple[int, int, int] | None, classes: int, tied: bool) -> nn.Sequential:

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from apac.errors import InputError
+from apac.validation import shortened
 
 COUNTER = "num_batches_tracked"  # of batch normalization; old files lack it, and no computation uses it
 
@@ -81,5 +81,5 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise InputError(f"there is no weights file {path}; give a safetensors file.")
     try:
         return _without_prefix(load_file(path))
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} cannot be read as a safetensors file: {str(error).rstrip('.')}.") from error
+    except Exception as error:  # torch refuses some types and sizes in its own ways
+        raise InputError(f"{path} cannot be read as a safetensors file: {shortened(error)}.") from error

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from apac.distributed.ranks.group import agreed
 from apac.errors import InputError, Interrupted
 from apac.runs.storage import read_tensors, write_tensors
 from apac.training import checkpoint
@@ -16,10 +17,15 @@ SECONDS_BETWEEN = 30.0  # a killed training loses at most this much work
 
 
 class Checkpointer:
-    """Save the state every 30 seconds and before stopping. Pass it to the training loop as `after_step`."""
+    """Save the state every 30 seconds and before stopping. Pass it to the training loop as `after_step`.
 
-    def __init__(self, path: Path | None, config: TrainConfig, should_stop: Callable[[], bool] | None) -> None:
-        self.path, self.config, self.should_stop = path, config, should_stop
+    Of several ranks, which have the same state, all restore it and the first one saves it.
+    """
+
+    def __init__(
+        self, path: Path | None, config: TrainConfig, should_stop: Callable[[], bool] | None, *, saves: bool = True
+    ) -> None:
+        self.path, self.config, self.should_stop, self.saves = path, config, should_stop, saves
         self.saved = time.monotonic()
 
     def restore(self, state: TrainingState, shape: Sequence[int]) -> None:
@@ -39,9 +45,9 @@ class Checkpointer:
 
     def __call__(self, state: TrainingState) -> None:
         stop = self.should_stop is not None and self.should_stop()
-        if self.path is not None and (stop or time.monotonic() - self.saved >= SECONDS_BETWEEN):
+        if self.saves and self.path is not None and (stop or time.monotonic() - self.saved >= SECONDS_BETWEEN):
             self.save(state)
         if stop:
             epoch = min(len(state.history) + 1, self.config.epochs)
             remedy = "without out= nothing is saved" if self.path is None else "continue with resume=True"
-            raise Interrupted(f"stopped in epoch {epoch} of {self.config.epochs}; {remedy}.")
+            raise agreed(Interrupted(f"stopped in epoch {epoch} of {self.config.epochs}; {remedy}."))

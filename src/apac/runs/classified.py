@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from apac import limits
 from apac.classify.decision import Decision
 from apac.data.folder_files import image_files
 from apac.data.image_file import Fit, read_image
@@ -59,6 +60,7 @@ def read_images(
     *,
     fit: Fit = "crop",
     digits: bool = False,
+    max_pixels: int = limits.PIXELS,
 ) -> ReadImages:
     """Read image files as the pixels of a network's input (C, H, W); digits are converted to the format of MNIST.
 
@@ -74,7 +76,7 @@ def read_images(
             unreadable[path] = str(error)
     for path in files:
         try:
-            read.append((path, *read_image(path, image_shape, fit=fit, digit=digits)))
+            read.append((path, *read_image(path, image_shape, fit=fit, digit=digits, max_pixels=max_pixels)))
         except InputError as error:
             unreadable[path] = str(error)
     images = torch.stack([image for _, image, _ in read]) if read else torch.empty(0, *image_shape, dtype=torch.uint8)

@@ -7,6 +7,7 @@ ends), tuning.json if it was tuned, and scores/, where evaluations cache sums of
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from torch import Tensor
 import apac.adapters.transforms.libraries  # noqa: F401  (Deformation.from_json finds the classes that are imported)
 from apac.deform.base import Deformation
 from apac.errors import InputError, StorageError
-from apac.runs.storage import read_json, read_tensors, write_json, write_tensors
+from apac.runs.storage import Shapes, read_json, read_tensors, write_json, write_tensors
 from apac.training.config import TrainConfig
+from apac.validation import quoted
 
 FORMAT = 2  # runs in any other format are rejected
 REMEDY = "train it again with overwrite=True"
@@ -50,6 +52,9 @@ class RunSettings:
 
     @staticmethod
     def from_json(payload: dict[str, Any]) -> RunSettings:
+        for name in ("network", "data"):
+            if not isinstance(payload[name], str | None):
+                raise TypeError(name)
         return RunSettings(
             payload["network"],
             payload["data"],
@@ -169,7 +174,7 @@ def read_settings(folder: Path) -> RunSettings:
     payload = _read_payload(folder)
     try:
         return RunSettings.from_json(payload)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise StorageError(f"{folder / 'run.json'} is damaged; {REMEDY}.") from error
 
 
@@ -180,12 +185,22 @@ def write(folder: Path, payload: dict[str, Any], tensors: dict[str, Tensor]) -> 
     checkpoint_path(folder).unlink(missing_ok=True)
 
 
-def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the payload and tensors that `write` stored."""
+def mismatch(folder: Path) -> StorageError:
+    """Return the error for files that do not belong together."""
+    return StorageError(f"the files in {folder} are damaged or do not match each other or the network; {REMEDY}.")
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return the payload that `write` stored."""
     payload = _read_payload(folder)
     if not payload["complete"]:
         raise InputError(f"the training in {folder} is not finished; continue it with resume=True.")
-    return payload, read_tensors(folder / "weights.safetensors", REMEDY)[0]
+    return payload
+
+
+def read_weights(folder: Path, check: Callable[[Shapes], None]) -> dict[str, Tensor]:
+    """Return the tensors that `write` stored. `check` sees their shapes before they are read."""
+    return read_tensors(folder / "weights.safetensors", REMEDY, check)[0]
 
 
 def _read_payload(folder: Path) -> dict[str, Any]:
@@ -200,8 +215,8 @@ def _read_payload(folder: Path) -> dict[str, Any]:
     stored_format = payload.get("format") if isinstance(payload, dict) else None
     if stored_format != FORMAT:
         raise InputError(
-            f"the run in {folder} has format {stored_format}, and this version of apac reads format {FORMAT}; use the "
-            f"version that wrote it, or {REMEDY}."
+            f"the run in {folder} has format {quoted(stored_format)}, and this version of apac reads format {FORMAT}; "
+            f"use the version that wrote it, or {REMEDY}."
         )
     if not {"complete", "config"} <= payload.keys():
         raise StorageError(f"{path} is damaged; {REMEDY}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+SOURCE = Path(__file__).parent.parent
 # the packages that compute passes
 PACKAGES = ("augmented-pattern-classification", "torch", "numpy", "numba", "onnxruntime", "openvino")
 
@@ -24,8 +26,16 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "torch threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in (*PACKAGES, *packages)},
+        "versions": {name: installed_version(name) for name in (*PACKAGES, *packages)},
     }
+
+
+def code_version() -> str:
+    """Return the version of the package with a hash of its source, which tells editable installations apart."""
+    digest = hashlib.blake2b(digest_size=4)
+    for path in sorted(SOURCE.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return f"{installed_version(PACKAGES[0])} ({digest.hexdigest()})"
 
 
 def _processor() -> str:
@@ -36,7 +46,8 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Return the version of a package, or None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

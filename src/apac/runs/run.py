@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from apac import models
+from apac import limits, models
 from apac.classify.choice import Choice
 from apac.classify.classifier import Classifier
 from apac.classify.combine import Combine
@@ -26,13 +27,15 @@ from apac.models.timm_network import build_timm, is_timm
 from apac.progress import Progress, no_progress
 from apac.randomness import generator
 from apac.runs import folder as run_folder
-from apac.runs.classified import ClassifiedImages, check_reads_files, read_images
+from apac.runs.classified import ClassifiedImages, read_images
 from apac.runs.export import export
+from apac.runs.file_classifier import file_classifier
 from apac.runs.folder import RunSettings
+from apac.runs.stored_network import check_finite, check_shapes
 from apac.runs.tuning_file import read_choice
 from apac.training.config import TrainConfig
 from apac.training.loop import EpochRecord
-from apac.validation import validate_path
+from apac.validation import validate_class_names, validate_image_shape, validate_path
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -135,37 +138,29 @@ class Run:
         combine: Combine | None = None,
         plain: bool = False,
         paper_rule: bool = False,
+        max_pixels: int = limits.PIXELS,
         progress: Progress = no_progress,
     ) -> ClassifiedImages:
         """Classify image files, prepared like the training data. Unreadable files are listed and do not raise.
 
         A folder stands for all image files in it and in its subfolders. With `plain=True` the decision is the plain
         prediction, one pass of the undeformed image. A tuned run decides by its `choice`, unless `paper_rule=True`.
+        Files with more than `max_pixels` pixels are refused before they are decoded.
 
         >>> import apac
         >>> result = apac.load("mnist-cnn").classify(["missing.png"])
         >>> result.labels, list(result.unreadable.values())
         ((), ['there is no file missing.png; give the path of an image file.'])
         """
-        check_reads_files(self.normalization)
+        deciding = file_classifier(
+            self, rule, seed=seed, combine=combine, plain=plain, paper_rule=paper_rule, max_pixels=max_pixels
+        )
         if isinstance(paths, str | os.PathLike):
             paths = [paths]
-        digits = self.data in ("mnist", "mnist-5k")
-        read = read_images(paths, self.image_shape, fit=self.config.fit, digits=digits)
-        if plain and rule is not None:
-            raise InputError("plain=True is one pass of the undeformed image; omit it, or omit the rule.")
-        choice = None if paper_rule else self.choice
-        plain = plain or self.deformation == Compose() or (choice is not None and not choice.strength)
-        images = self.normalize(read.images)
-        classifier = self.classifier(
-            FixedPasses(1) if plain else rule, seed=seed, combine=combine, paper_rule=paper_rule
-        )
-        if plain:
-            images = self.deformation.preprocess(images)
-            temperature = 1.0 if choice is None else choice.plain.temperature(classifier.rule)
-            classifier = replace(classifier, deformation=Compose(), image_shape=None, temperature=temperature)
-        decision = classifier.decide(images, progress=progress)
-        return ClassifiedImages(read.paths, decision, self.classes, read.notes, read.unreadable, plain)
+        read = read_images(paths, self.image_shape, fit=deciding.fit, digits=deciding.digits, max_pixels=max_pixels)
+        decision = deciding.decide(read.images, progress=progress)
+        is_plain = deciding.plain is not None
+        return ClassifiedImages(read.paths, decision, self.classes, read.notes, read.unreadable, is_plain)
 
     def export(self, path: str | os.PathLike[str], *, whitened: bool = False, overwrite: bool = False) -> Path:
         """Write the preprocessing and the network as an ONNX file for any number of images; return its path.
@@ -205,19 +200,25 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None, *, pa
     given = validate_path("folder", folder)
     folder = run_folder.find(given)
     settings = run_folder.read_settings(folder)
-    payload, tensors = run_folder.read(folder)
-    parts: dict[str, dict[str, Tensor]] = {"network": {}, "normalization": {}}
-    for name, tensor in tensors.items():
-        part, _, rest = name.partition(".")
-        parts.setdefault(part, {})[rest] = tensor
+    payload = run_folder.read(folder)
     choice = None
     if not paper_rule:
         choice = read_choice(given, settings.deformation) or read_choice(folder, settings.deformation)
     try:
-        channels, height, width = payload["image_shape"]
-        classes = tuple(map(str, payload["classes"]))
+        image_shape = validate_image_shape(payload["image_shape"])
+        classes = validate_class_names(payload["classes"])
+        settings.deformation.validate_classes(len(classes))
+        # The network that is passed is compared by `_load_weights`.
+        expected = None if network is not None else settings.network
+        check = partial(check_shapes, folder, expected, payload["normalization"], image_shape, len(classes))
+        tensors = run_folder.read_weights(folder, check)
+        check_finite(tensors, folder)
+        parts: dict[str, dict[str, Tensor]] = {"network": {}, "normalization": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            parts.setdefault(part, {})[rest] = tensor
         if network is None:
-            network = build_network(settings, (channels, height, width), len(classes), to_train=False)
+            network = build_network(settings, image_shape, len(classes), to_train=False)
             network.load_state_dict(parts["network"])
         else:
             _load_weights(network, parts["network"], folder)
@@ -229,18 +230,16 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None, *, pa
             network=network.eval(),
             normalization=normalization_from(payload["normalization"], parts["normalization"]),
             classes=classes,
-            image_shape=(channels, height, width),
-            history=tuple(EpochRecord(**epoch) for epoch in payload["history"]),
-            versions=dict(payload["versions"]),
+            image_shape=image_shape,
+            history=tuple(map(EpochRecord.from_json, payload["history"])),
+            versions={str(name): str(version) for name, version in dict(payload["versions"]).items()},
             folder=folder,
             choice=choice,
         )
     except (InputError, StorageError):
         raise
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise StorageError(
-            f"the files in {folder} are damaged or do not match each other or the network; {run_folder.REMEDY}."
-        ) from error
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise run_folder.mismatch(folder) from error
 
 
 def build_network(

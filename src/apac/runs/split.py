@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from apac.data.base import Dataset, scale_pixels
+from apac.data.mapped import MappedImages, part_size, take
 from apac.data.normalize import Identity, Normalization, Scaling, Standardization
 from apac.data.zca import fit as fit_whitening
 from apac.deform.base import Deformation
@@ -25,7 +26,7 @@ CHUNK = 500  # images that are preprocessed at once
 class Split:
     """The training images and the held-out images."""
 
-    images: Tensor  # (N, C, H, W)
+    images: Tensor  # (N, C, H, W), or MappedImages
     labels: Tensor  # (N,)
     held_out_images: Tensor
     held_out_labels: Tensor
@@ -35,7 +36,7 @@ class Split:
     def digest(self) -> str:
         """Return a hash of the training images and labels."""
         digest = hashlib.blake2b(digest_size=8)
-        for tensor in (self.images, self.labels):
+        for tensor in (*self.images.split(CHUNK), self.labels):
             digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)  # numpy has no bfloat16
         return digest.hexdigest()
 
@@ -54,7 +55,14 @@ def split_images(dataset: Dataset, config: TrainConfig) -> Split:
     if missing:
         name = dataset.classes[missing[0]]
         raise InputError(f"no image of class {name!r} is left to train on; add some, or use validation_fraction=0.")
-    return Split(images[rest], labels[rest], images[held_out], labels[held_out], dataset.classes, dataset.image_shape)
+    return Split(
+        take(images, rest),
+        labels[rest],
+        take(images, held_out),
+        labels[held_out],
+        dataset.classes,
+        dataset.image_shape,
+    )
 
 
 def split_positions(count: int, config: TrainConfig) -> tuple[Tensor, Tensor]:
@@ -65,7 +73,11 @@ def split_positions(count: int, config: TrainConfig) -> tuple[Tensor, Tensor]:
 
 
 def fit_normalization(
-    images: Tensor, config: TrainConfig, deformation: Deformation, network: nn.Module, progress: Progress
+    images: Tensor | MappedImages,
+    config: TrainConfig,
+    deformation: Deformation,
+    network: nn.Module,
+    progress: Progress,
 ) -> Normalization:
     """Return the normalization of the configuration, fitted on the training images. Float images have none.
 
@@ -82,8 +94,9 @@ def fit_normalization(
             return Standardization(*map(torch.tensor, published))
         if type(deformation).preprocess is Deformation.preprocess:
             return Standardization.fit(images)
-        return Standardization.fit_float(deformation.preprocess(scale_pixels(part)) for part in images.split(CHUNK))
+        parts = images.split(part_size(images.shape[1:], CHUNK))
+        return Standardization.fit_float(deformation.preprocess(scale_pixels(part)) for part in parts)
     progress("whitening", 0, 1)
-    whitening = fit_whitening(images)
+    whitening = fit_whitening(images[:])
     progress("whitening", 1, 1)
     return whitening

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -14,7 +15,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from apac.errors import StorageError
+from apac import limits
+from apac.errors import ApacError, StorageError
+from apac.validation import parse_json
+
+Shapes = dict[str, tuple[int, ...]]  # of tensors, by name
 
 
 def write_text(path: Path, text: str) -> None:
@@ -62,19 +67,40 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def read_json(path: Path, remedy: str) -> Any:
     """Return the parsed file. `remedy` is the end of the error message."""
     try:
-        return json.loads(path.read_text())
+        with _regular(path).open("rb") as file:
+            return parse_json(file.read(limits.JSON_BYTES + 1))
     except OSError as error:
         raise StorageError(f"could not read {path}: {error.strerror}; {remedy}.") from error
     except ValueError as error:
         raise StorageError(f"{path} is damaged or truncated; {remedy}.") from error
 
 
-def read_tensors(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and metadata that `write_tensors` stored. `remedy` is the end of the error message."""
+def read_tensors(
+    path: Path, remedy: str, check: Callable[[Shapes], None] = lambda shapes: None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and metadata that `write_tensors` stored. `remedy` is the end of the error message.
+
+    `check` is called with the shapes of the tensors before any of them is read, and may raise an error.
+    """
     try:
+        with _regular(path).open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+        if size > limits.TENSOR_HEADER_BYTES:
+            raise SafetensorError("the header is too large")
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            names = list(file.keys())
+            check({name: tuple(file.get_slice(name).get_shape()) for name in names})
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+    except ApacError:
+        raise
     except OSError as error:
         raise StorageError(f"could not read {path}: {error.strerror or error}; {remedy}.") from error
-    except SafetensorError as error:
+    except Exception as error:  # besides SafetensorError, torch refuses some types and sizes in its own ways
         raise StorageError(f"{path} is damaged or truncated; {remedy}.") from error
+
+
+def _regular(path: Path) -> Path:
+    """Return the path; raise OSError if it is neither missing nor a file: a pipe would never end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return path

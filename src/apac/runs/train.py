@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from apac import models
-from apac.data import NAMES
 from apac.data.base import Dataset, scale_pixels
 from apac.data.zca import Whitening
 from apac.deform.base import Deformation
-from apac.errors import InputError
-from apac.models.import_path import find_builder, is_import_path
-from apac.models.timm_network import check_name, is_timm
+from apac.distributed.ranks.gradients import GradientSum
+from apac.distributed.ranks.group import Group
 from apac.models.weights import load_weights
 from apac.progress import Progress, no_progress
 from apac.runs import folder as run_folder
@@ -26,11 +24,11 @@ from apac.runs import provenance
 from apac.runs.checkpointer import Checkpointer
 from apac.runs.folder import RunSettings
 from apac.runs.network_check import check_network
-from apac.runs.presets import default_deformation
 from apac.runs.run import Run, build_network, load, save
 from apac.runs.split import Split, fit_normalization, split_images
 from apac.runs.summary import TrainingSummary
-from apac.runs.training_data import data_name, load_data
+from apac.runs.train_settings import check_ranks, check_values, validate_settings
+from apac.runs.training_data import load_data
 from apac.training.config import TrainConfig
 from apac.training.device import choose_device
 from apac.training.freeze import frozen
@@ -50,6 +48,8 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     device: str | torch.device | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    workers: int = 0,
     progress: Progress = no_progress,
     should_stop: Callable[[], bool] | None = None,
     on_start: Callable[[TrainingSummary], None] | None = None,
@@ -82,6 +82,12 @@ def train(
     device
         Where the network is trained, such as "cpu" or "cuda"; by default an accelerator if torch finds one. The network
         of the run is on the CPU.
+    cache
+        A folder for the pixels of a folder or a torch Dataset, which then stay on the disk instead of in memory: they
+        are decoded once into a file of uint8, and later trainings on unchanged data use it again. Its size is reported
+        by `progress`; remove the folder when it is no longer needed.
+    workers
+        Processes of a DataLoader that read a torch Dataset into the cache; 0 reads it in this process.
     should_stop
         Called after each step. When it returns True, a checkpoint is saved and `apac.errors.Interrupted` is raised.
     on_start
@@ -95,29 +101,50 @@ def train(
     >>> apac.train(network, (images, labels), apac.Flip(), config=apac.TrainConfig(epochs=1, validation_fraction=0))
     Run(Sequential on data in memory, 2 classes, 1 epoch)
     """
-    settings = _settings(network, data, deformation, config)
-    target = choose_device(device)
+    group = Group.current()
+    settings = group.together(lambda: validate_settings(network, data, deformation, config))
+    target = group.together(lambda: choose_device(device))
+    check_ranks(group, settings)
     module = network if isinstance(network, nn.Module) else None
     folder = None if out is None else validate_path("out", out)
-    if folder is not None:
-        run_folder.check_free(folder, settings, resume=resume, overwrite=overwrite)
-    complete = folder if folder is not None and resume and run_folder.is_complete(folder) else None
+    complete = group.on_first(lambda: _complete(folder, settings, resume=resume, overwrite=overwrite))
     if complete is not None and isinstance(data, str | os.PathLike):  # the settings identify the data
+        return group.together(lambda: load(complete, module))
+    options = {"cache": None if cache is None else validate_path("cache", cache), "workers": workers}
+    if cache is not None and group.size > 1:  # the first rank decodes, and the others wait
+        group.on_first(lambda: _load(data, settings, config, progress, **options) and None)
+    dataset = group.together(lambda: _load(data, settings, config, progress, may_write=group.first, **options))
+    split = group.together(lambda: split_images(dataset, settings.config))
+    if group.size > 1:
+        group.require_same({"the data": f"with digest {split.digest()}"})
+    if complete is not None:
+        run_folder.check_images(complete, split.digest())
         return load(complete, module)
+    with _mode_restored_on_failure(module):
+        return _train(
+            module, dataset, split, settings, folder, resume, target, progress, should_stop, on_start, group=group
+        )
+
+
+def _complete(folder: Path | None, settings: RunSettings, *, resume: bool, overwrite: bool) -> Path | None:
+    """Return the folder if it holds the complete run to resume. Raise InputError if it must not be used."""
+    if folder is None:
+        return None
+    run_folder.check_free(folder, settings, resume=resume, overwrite=overwrite)
+    return folder if resume and run_folder.is_complete(folder) else None
+
+
+def _load(data: Any, settings: RunSettings, config: TrainConfig, progress: Progress, **options: Any) -> Dataset:
     dataset = load_data(
         data,
         size=config.size or models.fixed_size(settings.network),
         fit=config.fit,
         on_unreadable=config.on_unreadable,
         progress=progress,
+        **options,
     )
-    _check_values(dataset.train_images, settings, config)
-    split = split_images(dataset, settings.config)
-    if complete is not None:
-        run_folder.check_images(complete, split.digest())
-        return load(complete, module)
-    with _mode_restored_on_failure(module):
-        return _train(module, dataset, split, settings, folder, resume, target, progress, should_stop, on_start)
+    check_values(dataset.train_images, settings, config)
+    return dataset
 
 
 @contextmanager
@@ -152,34 +179,39 @@ def _train(
     progress: Progress,
     should_stop: Callable[[], bool] | None,
     on_start: Callable[[TrainingSummary], None] | None,
+    *,
+    group: Group,
 ) -> Run:
     config, deformation = settings.config, settings.deformation
     classes, shape = split.classes, split.image_shape
     deformation.validate_classes(len(classes))
     path = None if folder is None else run_folder.checkpoint_path(folder)
-    if module is None:
-        module = build_network(settings, shape, len(classes), to_train=True)
-    if config.weights is not None and not (resume and path is not None and path.exists()):
-        load_weights(module, Path(config.weights))
-    normalization = fit_normalization(split.images, config, deformation, module, progress)
+    resumed = resume and path is not None and path.exists()
+    built = group.together(lambda: _network(module, settings, shape, len(classes), resumed=resumed))
+    group.broadcast_(built.state_dict().values())  # a module of the caller may have other random weights on each rank
+    normalization = group.on_first(lambda: fit_normalization(split.images, config, deformation, built, progress))
     images, held_out = split.images, split.held_out_images
     if isinstance(normalization, Whitening):
         # Once for all epochs; pixels of the other normalizations are converted a batch at a time, to save memory.
-        images, held_out = normalization.apply(images), normalization.apply(held_out)
-    module.to(device)
+        images, held_out = normalization.apply(images[:]), normalization.apply(held_out[:])
+    built.to(device)
     inputs = normalization.standardize(deformation.preprocess(scale_pixels(images[:2])))
-    check_network(module, inputs.to(device), len(classes))
-    for layer in models.fitted_layers(module) if config.weights is None else ():
+    group.together(lambda: check_network(built, inputs.to(device), len(classes)))
+    for layer in models.fitted_layers(built) if config.weights is None else ():
         first = deformation.preprocess(scale_pixels(images[: layer.fitted_images]))
         layer.fit(normalization.standardize(first).to(device))
-    checkpointer = Checkpointer(path, config, should_stop)
+        group.broadcast_([layer.weight])  # the sign of a filter may differ between machines
+    gradients = GradientSum(group, should_stop)
+    checkpointer = Checkpointer(path, config, gradients.should_stop, saves=group.first)
     if folder is not None:
-        run_folder.claim(folder, settings, split.digest(), resume=resume)
-    with _released_on_failure(folder), frozen(module) if config.freeze else nullcontext():
-        state = init_state(module, config, tied=config.tied > 0)
-        checkpointer.restore(state, shape)
+        digest = split.digest()
+        group.on_first(lambda: run_folder.claim(folder, settings, digest, resume=resume))
+    with _released_on_failure(folder if group.first else None), frozen(built) if config.freeze else nullcontext():
+        state = init_state(built, config, tied=config.tied > 0)
+        group.together(lambda: checkpointer.restore(state, shape))
+        group.require_same({"the checkpoint": f"of step {state.step}"})  # the folder is shared
         if on_start is not None:
-            on_start(TrainingSummary.of(settings, dataset, split, normalization, module))
+            on_start(TrainingSummary.of(settings, dataset, split, normalization, built))
         run_epochs(
             state,
             config,
@@ -191,6 +223,7 @@ def _train(
             after_step=checkpointer,
             progress=progress,
             device=device,
+            gradients=gradients,
         )
     if state.averaged is not None:
         state.network.load_state_dict(state.averaged.module.state_dict())
@@ -208,63 +241,19 @@ def _train(
         folder=folder,
     )
     if folder is not None:
-        save(run, folder, split.digest())
+        group.on_first(lambda: save(run, folder, split.digest()))
     return run
 
 
-def _settings(network: Any, data: Any, deformation: Any, config: TrainConfig) -> RunSettings:
-    """Validate the arguments before any data are loaded, and fill in the defaults."""
-    if not isinstance(config, TrainConfig):
-        raise InputError(f"config must be a TrainConfig, got {type(config).__name__}.")
-    network_name = _network_name(network)
-    name = data_name(data)
-    if config.tied and network_name not in models.TIED:
-        raise InputError(f"tied={config.tied:g} is supported for {' and '.join(models.TIED)} only; omit it.")
-    if deformation is None:
-        deformation = default_deformation(network_name, name)
-    if not isinstance(deformation, Deformation):
-        raise InputError(f"the deformation must be a Deformation, got {deformation!r}.")
-    if (config.size is not None or config.fit != "crop") and (name is None or name in NAMES):
-        chosen = f"size={config.size}" if config.size is not None else f'fit="{config.fit}"'
-        raise InputError(f"{chosen} is for the images of a folder; other data are used as they are, so omit it.")
-    config = config.resolve(network_name, name)
-    if config.normalization == "zca" and deformation.expects_pixels:
-        raise InputError(
-            f"{deformation} expects pixels in 0 … 1, and ZCA whitening comes before the deformation; use "
-            f'normalization="standardization", which comes after it.'
-        )
-    return RunSettings(network_name, name, deformation, config)
-
-
-def _network_name(network: Any) -> str | None:
-    if isinstance(network, nn.Module):
-        if not any(parameter.requires_grad for parameter in network.parameters()):
-            raise InputError(f"the network, a {type(network).__name__}, has no parameters to train.")
-        return None
-    if isinstance(network, str) and is_timm(network):
-        check_name(network)
-        return network
-    if isinstance(network, str) and is_import_path(network):
-        find_builder(network, import_it=True)
-        return network
-    if not isinstance(network, str) or network not in models.NAMES:
-        raise InputError(
-            f"there is no network {network!r}; choose one of {', '.join(models.NAMES)}, timm:NAME, a module, or "
-            f"package.module:function."
-        )
-    return str(network)
-
-
-def _check_values(images: Tensor, settings: RunSettings, config: TrainConfig) -> None:
-    """Raise InputError if the images do not have the values that the settings require."""
-    if not images.is_floating_point():
-        return
-    if config.normalization is not None:
-        raise InputError(
-            f"floating-point images are not normalized, so omit normalization={config.normalization!r}, or pass uint8 "
-            f"pixels."
-        )
-    settings.deformation.validate_pixels(images)
+def _network(
+    module: nn.Module | None, settings: RunSettings, shape: tuple[int, int, int], classes: int, *, resumed: bool
+) -> nn.Module:
+    """Return the network with its initial weights, unless a checkpoint has those of an earlier training."""
+    if module is None:
+        module = build_network(settings, shape, classes, to_train=True)
+    if settings.config.weights is not None and not resumed:
+        load_weights(module, Path(settings.config.weights))
+    return module
 
 
 def _versions() -> dict[str, str]:

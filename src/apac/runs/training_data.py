@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from apac import data as data_sets
 from apac.data.base import Dataset, check_images, check_labels
+from apac.data.cached import cached_items, image_tensor
 from apac.data.folder import load as load_folder
 from apac.data.image_file import Fit
 from apac.errors import InputError
@@ -44,9 +44,15 @@ def load_data(
     fit: Fit = "crop",
     channels: int | None = None,
     on_unreadable: Literal["refuse", "skip"] = "refuse",
+    cache: Path | None = None,
+    workers: int = 0,
+    may_write: bool = True,
     progress: Progress = no_progress,
 ) -> Dataset:
-    """Load the images and labels. The options up to `on_unreadable` are those of `apac.data.folder.load`."""
+    """Load the images and labels. The options up to `cache` are those of `apac.data.folder.load`.
+
+    The items of a torch Dataset are read into the cache by `workers` processes, if this process `may_write` it.
+    """
     if isinstance(data, Dataset):
         return data
     if isinstance(data, str | os.PathLike):
@@ -55,12 +61,18 @@ def load_data(
         if name in data_sets.NAMES:
             return data_sets.load(name, progress=progress)
         return load_folder(
-            Path(name), size=size, fit=fit, channels=channels, on_unreadable=on_unreadable, progress=progress
+            Path(name),
+            size=size,
+            fit=fit,
+            channels=channels,
+            on_unreadable=on_unreadable,
+            cache=cache,
+            progress=progress,
         )
     if _is_pair(data):
         return _from_tensors(*data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return _from_torch(data, progress)
+        return _from_torch(data, progress) if cache is None else _from_cache(data, cache, workers, may_write, progress)
     raise InputError(
         f"data must be a name, a folder, a pair (images, labels), an apac.Dataset or a map-style torch Dataset, got "
         f"{type(data).__name__}."
@@ -89,11 +101,14 @@ def _from_tensors(images: Any, labels: Any, names: tuple[str, ...] | None = None
     if not len(images):
         raise InputError("images must hold at least one image to train on.")
     check_labels(labels, len(images))
+    return Dataset("", images, labels, images[:0], labels[:0], _classes(labels, names))
+
+
+def _classes(labels: Tensor, names: tuple[str, ...] | None) -> tuple[str, ...]:
     count = int(labels.max()) + 1
     if int(labels.min()) < 0 or count < 2:
         raise InputError(f"labels must be 0 … K − 1 for K ≥ 2 classes, got {int(labels.min())} … {count - 1}.")
-    classes = names if names is not None and len(names) >= count else tuple(map(str, range(count)))
-    return Dataset("", images, labels, images[:0], labels[:0], classes)
+    return names if names is not None and len(names) >= count else tuple(map(str, range(count)))
 
 
 def _from_torch(dataset: Any, progress: Progress) -> Dataset:
@@ -103,7 +118,7 @@ def _from_torch(dataset: Any, progress: Progress) -> Dataset:
     for index in range(len(dataset)):
         try:
             image, label = dataset[index]
-            images.append(_image(image))
+            images.append(image_tensor(image))
             labels.append(int(label))
         except (TypeError, ValueError, LookupError, RuntimeError) as error:
             raise InputError(f"item {index} of the dataset is not a pair (image, label): {error}.") from error
@@ -111,16 +126,17 @@ def _from_torch(dataset: Any, progress: Progress) -> Dataset:
     shapes = {(tuple(image.shape), image.dtype) for image in images}
     if len(shapes) != 1:
         raise InputError(f"the images of a dataset must have one shape and type, got {len(shapes)}; resize them.")
+    return _from_tensors(torch.stack(images), torch.tensor(labels), _class_names(dataset))
+
+
+def _from_cache(dataset: Any, cache: Path, workers: int, may_write: bool, progress: Progress) -> Dataset:
+    images: Any
+    images, found = cached_items(cache, dataset, workers, progress, may_write=may_write)
+    labels = torch.tensor(found.labels)
+    classes = _classes(labels, _class_names(dataset))
+    return Dataset("", images, labels, images.subset(labels[:0]), labels[:0], classes)
+
+
+def _class_names(dataset: Any) -> tuple[str, ...] | None:
     classes = getattr(dataset, "classes", None)
-    names = tuple(map(str, classes)) if isinstance(classes, list | tuple) else None
-    return _from_tensors(torch.stack(images), torch.tensor(labels), names)
-
-
-def _image(image: Any) -> Tensor:
-    """Convert a tensor or array (C, H, W) or (H, W), or a PIL image, to a tensor (C, H, W)."""
-    if isinstance(image, Image.Image):
-        picture = image if image.mode in ("L", "RGB") else image.convert("RGB")
-        pixels = torch.from_numpy(np.array(picture))  # (H, W) or (H, W, C)
-        return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1)
-    tensor = torch.as_tensor(image)
-    return tensor[None] if tensor.ndim == 2 else tensor
+    return tuple(map(str, classes)) if isinstance(classes, list | tuple) else None

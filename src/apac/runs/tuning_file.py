@@ -28,7 +28,7 @@ def read_choice(folder: Path, deformation: Deformation) -> Choice | None:
     payload = read_json(path, REMEDY)
     try:
         tuned, choice = Deformation.from_json(payload["deformation"]), Choice.from_json(payload["choice"])
-    except (InputError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, InputError, LookupError, TypeError, ValueError) as error:
         raise StorageError(f"{path} is damaged; {REMEDY}.") from error
     if tuned != deformation:
         raise InputError(f"{path} belongs to a run with another deformation; {REMEDY}.")

@@ -16,9 +16,6 @@ from apac.serve.limits import Limits
 from apac.serve.refusal import bad_request
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # those with a single frame and a small decoder
-# A progressive JPEG file is decoded once per scan: a small file with thousands of scans would take minutes.
-MAX_SCANS = 100
-START_OF_SCAN = b"\xff\xda"
 UNREADABLE = (
     "cannot be read; send a picture as an undamaged PNG, JPEG, WebP or BMP file that is not blank, of at most "
     "{megapixels} megapixels."
@@ -31,8 +28,6 @@ def read_picture(run: Run, content: bytes, limits: Limits, name: str) -> tuple[T
     `name` is what the error calls the image.
     """
     sentence = f"{name} {UNREADABLE.format(megapixels=limits.pixels // 1_000_000)}"
-    if content.startswith(b"\xff\xd8") and content.count(START_OF_SCAN) > MAX_SCANS:
-        raise bad_request(sentence)
     digits = run.data in ("mnist", "mnist-5k")
     try:
         return decode_bytes(

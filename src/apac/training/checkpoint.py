@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from apac.errors import InputError
 from apac.training.config import TrainConfig
 from apac.training.loop import EpochRecord, TrainingState, untie
+from apac.validation import parse_json
 
 STEPS = "step"
 OPTIMIZER_TENSORS = ("momentum_buffer", "exp_avg", "exp_avg_sq", STEPS)  # of SGD and Muon, and the others of AdamW
@@ -44,7 +45,7 @@ def restore(
 ) -> None:
     """Restore the stored values into an initial state, for images of shape (C, H, W)."""
     try:
-        progress = json.loads(metadata["state"])
+        progress = parse_json(metadata["state"])
         if TrainConfig.from_json(progress["config"]) != config:
             raise ValueError("another configuration")
         if state.tied and not progress["tied"]:
@@ -59,9 +60,12 @@ def restore(
                     # a buffer in the memory format of the parameter, as torch's own would be
                     own = parameter.detach().clone().copy_(stored) if kind != STEPS else stored.to(parameter.device)
                     state.optimizer.state[parameter][kind] = own
-        state.step, state.loss_sum, state.seconds = progress["step"], progress["loss_sum"], progress["seconds"]
-        state.history = [EpochRecord(**epoch) for epoch in progress["history"]]
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        state.step, state.loss_sum = int(progress["step"]), float(progress["loss_sum"])
+        state.seconds = float(progress["seconds"])
+        state.history = [EpochRecord.from_json(epoch) for epoch in progress["history"]]
+        if state.step < 0 or len(state.history) > config.epochs:
+            raise ValueError("the progress is damaged")
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RuntimeError) as error:
         raise InputError("the checkpoint belongs to another training; start again with overwrite=True.") from error
 
 

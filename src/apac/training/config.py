@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from apac.errors import InputError
-from apac.validation import validate_integer, validate_number, validate_positive
+from apac.validation import quoted, validate_integer, validate_number, validate_positive
 
 # (learning_rate, weight_decay) of the paper's training details
 PAPER = {
@@ -85,7 +85,7 @@ class TrainConfig:
         ):
             if getattr(self, name) not in choices:
                 *others, last = (f'"{choice}"' for choice in choices if choice is not None)
-                raise InputError(f"{name} must be {', '.join(others)} or {last}, got {getattr(self, name)!r}.")
+                raise InputError(f"{name} must be {', '.join(others)} or {last}, got {quoted(getattr(self, name))}.")
 
     def resolve(self, network: str | None, data: str | None) -> TrainConfig:
         """Replace None by the default for this network and data set. Pass None for a network or data without a name."""

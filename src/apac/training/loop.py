@@ -15,7 +15,12 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from apac.data.base import scale_pixels
+from apac.data.mapped import MappedImages, part_size
 from apac.deform.base import Deformation
+from apac.deform.rows import deform_rows, draws_for_batches
+from apac.distributed.ranks.gradients import GradientSum
+from apac.distributed.ranks.group import Group, agreed
+from apac.distributed.ranks.layers import whole_batches
 from apac.errors import TrainingError
 from apac.inference.memory import keep_freed_blocks
 from apac.models.tied import untied
@@ -24,8 +29,10 @@ from apac.randomness import generator, seeded_torch
 from apac.training.batches import batches, draw
 from apac.training.config import TrainConfig
 from apac.training.optimizer import make_optimizer
+from apac.validation import quoted
 
 CPU = torch.device("cpu")
+ALONE = Group()
 DECAY = 0.9993  # of the learning rate per epoch, in the paper's schedule
 
 
@@ -41,6 +48,15 @@ class EpochRecord:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @staticmethod
+    def from_json(payload: dict[str, Any]) -> EpochRecord:
+        """Return the record that `to_json` described. Raises TypeError or ValueError if it is damaged."""
+        record = EpochRecord(**payload)
+        numbers = [value for name, value in payload.items() if value is not None or name != "validation_error"]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise ValueError(f"a record of an epoch has numbers, got {quoted(payload)}")
+        return record
 
 
 @dataclass
@@ -71,9 +87,9 @@ def run_epochs(
     state: TrainingState,
     config: TrainConfig,
     deformation: Deformation,
-    images: Tensor,
+    images: Tensor | MappedImages,
     labels: Tensor,
-    held_out: tuple[Tensor, Tensor],
+    held_out: tuple[Tensor | MappedImages, Tensor],
     *,
     standardize: Callable[[Tensor], Tensor] = lambda images: images,
     weights: Tensor | None = None,
@@ -81,6 +97,7 @@ def run_epochs(
     progress: Progress = no_progress,
     prefetch: bool | None = None,
     device: torch.device = CPU,
+    gradients: GradientSum | None = None,
 ) -> None:
     """Train from the current state to the last epoch, on images (N, C, H, W) with labels (N,) int64.
 
@@ -94,13 +111,18 @@ def run_epochs(
 
     Modules such as dropout draw from torch's global generator. Each step seeds it with the step number, so that resumed
     training is reproducible, and restores it afterwards.
+
+    With `gradients` of several ranks, each of them has its share of the rows of every batch, and the weights are those
+    of a single process but for rounding.
     """
     keep_freed_blocks()
+    gradients = gradients or GradientSum()
+    ranks = gradients.group
     steps = math.ceil(len(images) / config.batch_size)  # per epoch of N virtual samples
     total = steps * config.epochs
     started = time.monotonic() - state.seconds
     cumulative_weights = None if weights is None else weights.double().cumsum(0)
-    make_batch = partial(_virtual_samples, config, deformation, standardize, images, labels, cumulative_weights)
+    make_batch = partial(_virtual_samples, config, deformation, standardize, images, labels, cumulative_weights, ranks)
     # Of a network of which only the last layer is trained, the rest is as it will be used.
     state.network.train(not config.freeze)
     if device.type != "cpu" and prefetch is None:
@@ -116,26 +138,33 @@ def run_epochs(
         for group in state.optimizer.param_groups:
             group["lr"] = learning_rate
 
-        with seeded_torch(config.seed, "network", state.step, device):
+        with (
+            seeded_torch(config.seed, "network", state.step, device),
+            whole_batches(state.network, ranks, config.batch_size),
+        ):
             logits = state.network(virtual.to(device))
             loss = functional.cross_entropy(logits, targets.to(device), label_smoothing=config.label_smoothing)
+            share = gradients.share(len(targets), config.batch_size, loss)
             state.optimizer.zero_grad()
-            loss.backward()
+            loss.backward(share)
+        batch_loss = gradients(state.network, loss, share)
         state.optimizer.step()
         state.step += 1
         if state.averaged is not None:
             state.averaged.update_parameters(state.network)
 
-        state.loss_sum += loss.item()
+        state.loss_sum += batch_loss.item()
         state.seconds = time.monotonic() - started
         if not math.isfinite(state.loss_sum):
-            raise TrainingError(
-                f"training diverged in step {state.step}: the loss is not finite. Start again with a learning_rate "
-                f"below {config.learning_rate:g}."
+            raise agreed(
+                TrainingError(
+                    f"training diverged in step {state.step}: the loss is not finite. Start again with a "
+                    f"learning_rate below {config.learning_rate:g}."
+                )
             )
         end_of_epoch = state.step % steps == 0
         if end_of_epoch:
-            error = plain_error(state.result, *held_out, inputs=inputs) if len(held_out[0]) else None
+            error = plain_error(state.result, *held_out, inputs=inputs, group=ranks) if len(held_out[0]) else None
             state.seconds = time.monotonic() - started
             mean_loss = state.loss_sum / steps
             state.history.append(EpochRecord(state.step // steps, learning_rate, mean_loss, error, state.seconds))
@@ -149,17 +178,22 @@ def _virtual_samples(
     config: TrainConfig,
     deformation: Deformation,
     standardize: Callable[[Tensor], Tensor],
-    images: Tensor,
+    images: Tensor | MappedImages,
     labels: Tensor,
     cumulative_weights: Tensor | None,
+    group: Group,
     step: int,
 ) -> tuple[Tensor, Tensor]:
-    """Draw a batch with replacement, and deform each image with newly sampled parameters."""
+    """Draw a batch with replacement, and deform each image of this rank with newly sampled parameters."""
     random = generator(config.seed, "training step", step)
     index = draw(config.batch_size, len(images), cumulative_weights, generator=random)
-    targets = labels[index]
-    virtual = standardize(deformation(scale_pixels(images[index]), generator=random, labels=targets))
-    return virtual.contiguous(memory_format=torch.channels_last), targets
+    targets, rows = labels[index], group.rows(config.batch_size)
+    if group.size == 1:
+        virtual = deformation(scale_pixels(images[index]), generator=random, labels=targets)
+    else:
+        read = index if draws_for_batches(deformation) else index[rows]
+        virtual = deform_rows(deformation, scale_pixels(images[read]), rows, generator=random, labels=targets)
+    return standardize(virtual).contiguous(memory_format=torch.channels_last), targets[rows]
 
 
 def learning_rate_at(config: TrainConfig, step: int, steps: int) -> float:
@@ -176,18 +210,27 @@ def learning_rate_at(config: TrainConfig, step: int, steps: int) -> float:
 
 @torch.no_grad()
 def plain_error(
-    network: nn.Module, images: Tensor, labels: Tensor, *, inputs: Callable[[Tensor], Tensor] = lambda images: images
+    network: nn.Module,
+    images: Tensor | MappedImages,
+    labels: Tensor,
+    *,
+    inputs: Callable[[Tensor], Tensor] = lambda images: images,
+    group: Group = ALONE,
 ) -> float:
     """Return the error of the plain prediction, with the network in evaluation mode.
 
-    `inputs` converts images to network inputs.
+    `inputs` converts images to network inputs. Each rank of a group evaluates its share of the images.
     """
+    own = group.rows(len(images))
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
-    predictions = torch.cat([network(inputs(part)).argmax(dim=1).cpu() for part in images.split(500)])
+    size = part_size(images.shape[1:], 500)
+    parts = [slice(start, min(start + size, own.stop)) for start in range(own.start, own.stop, size)]
+    wrong = sum(int((network(inputs(images[part])).argmax(dim=1).cpu() != labels[part]).sum()) for part in parts)
     for module, training in modes:
         module.training = training
-    return int((predictions != labels).sum()) / len(labels)
+    device = next((parameter.device for parameter in network.parameters()), CPU)
+    return int(group.sum_(torch.tensor(wrong, device=device))) / len(labels)
 
 
 def tied_epochs(config: TrainConfig) -> int:

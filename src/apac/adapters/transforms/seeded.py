@@ -22,10 +22,11 @@ from apac.adapters.transforms.trial import (
     why_not_in_batches,
 )
 from apac.adapters.transforms.undeformed import Undeformed
-from apac.deform.base import INPUT_TYPES, Deformation, InputType, prepare, validate_strength
+from apac.deform.base import INPUT_TYPES, Deformation, InputType, prepare
 from apac.errors import InputError
 from apac.randomness import generator as make_generator
 from apac.randomness import seeding
+from apac.validation import validate_strength
 
 # Images to try a transform on before those of the caller are known: pipelines accept different sizes.
 TRIED_SHAPES = ((3, 32, 32), (1, 28, 28), (3, 256, 256))

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apac.deform.base import Deformation, InputType, prepare, validate_strength
+from apac.deform.base import Deformation, InputType, prepare
+from apac.validation import validate_strength
 
 
 @dataclass(frozen=True)

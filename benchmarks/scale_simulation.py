@@ -1,0 +1,142 @@
+"""Predict how long many ranks take to decide very many images, and what that costs.
+
+    python benchmarks/scale_simulation.py --images 1e9 --ranks 1000 --price 0.05
+    python benchmarks/scale_simulation.py --check photos --files 2000
+
+The first predicts; the second measures the costs of an image on this machine, and compares the predictions for one and
+two ranks with runs. docs/scale.md describes the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import heapq
+import math
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PART_SIZE, MAX_PARTS = 512, 100_000  # as in apac.distributed.file_list
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What an image, a part and a rank cost, in seconds of one core."""
+
+    per_pass: float = 4.4e-5  # mnist-cnn, 45,800 passes per second on two cores (README.md)
+    decode: float = 1.5e-3  # a JPEG file of 256 × 256 pixels
+    passes_mean: float = 49.0  # of the certified rule on the 10,000 test images of MNIST (docs/certified.md)
+    passes_deviation: float = 285.0  # three of them take 16,384
+    per_part: float = 0.02  # claim, two files, release
+    list_file: float = 5e-6  # to list a file and to store its name, once for the job
+    start: float = 5.0  # imports, the run, the engine
+    spread: float = 0.1  # standard deviation of the logarithm of the speed of ranks
+    failures: float = 0.01  # of a rank per hour; its part is decided again after the expiry of its claim
+    expiry: float = 60.0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    wall: float  # seconds
+    busy: float  # seconds of all ranks
+    parts: int
+    operations: float  # on the shared file system, per second
+
+    def describe(self, ranks: int, price: float) -> str:
+        hours = ranks * self.wall / 3600
+        return (
+            f"{ranks:,} ranks: {self.wall / 3600:,.2f} hours, {100 * self.busy / (ranks * self.wall):.1f} % busy, "
+            f"{self.parts:,} parts, {self.operations:,.0f} file operations/s, {hours:,.0f} core hours, "
+            f"{hours * price:,.0f} $"
+        )
+
+
+def predict(costs: Costs, images: int, ranks: int, part_size: int | None = None, seed: int = 0) -> Prediction:
+    """Simulate ranks that take one part after the other, the fast ones more of them."""
+    chance = random.Random(seed)
+    size = part_size or PART_SIZE * max(1, math.ceil(images / (PART_SIZE * MAX_PARTS)))
+    parts = math.ceil(images / size)
+    listed = costs.list_file * images
+    per_image = costs.decode + costs.per_pass * costs.passes_mean
+    deviation = costs.per_pass * costs.passes_deviation
+    slowness = [math.exp(chance.gauss(0, costs.spread)) if ranks > 1 else 1.0 for _ in range(ranks)]
+    free = [(listed + costs.start * slow, rank) for rank, slow in enumerate(slowness)]
+    heapq.heapify(free)
+    end = busy = 0.0
+    for part in range(parts):
+        count = min(size, images - part * size)
+        start, rank = heapq.heappop(free)
+        work = max(count * costs.decode, chance.gauss(count * per_image, math.sqrt(count) * deviation))
+        work = work * slowness[rank] + costs.per_part
+        while chance.random() < costs.failures * work / 3600:  # the rank dies, and another one takes over
+            start += costs.expiry + work * chance.random()
+        busy, end = busy + work, max(end, start + work)
+        heapq.heappush(free, (start + work, rank))
+    return Prediction(end, busy, parts, 10 * parts / end + images / end)  # one read of each file, ten for each part
+
+
+def passes_of(job: Path) -> Sequence[int]:
+    """Return the passes of the images of a job."""
+    return [
+        int(row["passes"])
+        for path in (job / "parts").glob("*.csv")
+        for row in csv.DictReader(path.open())
+        if row["passes"]
+    ]
+
+
+def check(folder: Path, files: int, run: str, fixed: int | None) -> None:
+    """Measure the costs of a few images, and compare the prediction for 1 and 2 ranks with runs."""
+    import torch
+    from classify_folder import deciding_of, time_ranks, write_photos
+
+    from apac.data.image_file import without_warnings
+    from apac.distributed.deciding import prepare_for
+
+    write_photos(folder, files)
+    torch.set_num_threads(1)
+    deciding = prepare_for(deciding_of(run, fixed), files)
+    paths = sorted(folder.rglob("*.jpg"))[:512]
+    with without_warnings():
+        start = time.perf_counter()
+        pixels = torch.stack([deciding.decode(path) for path in paths])
+        decode = (time.perf_counter() - start) / len(paths)
+    deciding.decide(pixels[:8])  # compiles the kernels
+    start = time.perf_counter()
+    passes = deciding.decide(pixels).passes.double()
+    per_pass = (time.perf_counter() - start) / float(passes.sum())
+    arguments = argparse.Namespace(run=run, passes=fixed, folder=folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        measured = {ranks: time_ranks(arguments, Path(temporary) / str(ranks), ranks, 1).wall for ranks in (1, 2)}
+        used = passes_of(Path(temporary) / "1")
+    costs = Costs(per_pass, decode, statistics.mean(used), statistics.stdev(used), start=0.0, spread=0.0, failures=0.0)
+    print(costs)
+    for ranks, seconds in measured.items():
+        predicted = predict(costs, files, ranks).wall
+        print(f"{ranks} ranks: predicted {predicted:.1f} s, measured {seconds:.1f} s, ratio {seconds / predicted:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=float, default=1e9)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 10, 100, 1000])
+    parser.add_argument("--price", type=float, default=0.05, help="of a core for an hour, in $")
+    parser.add_argument("--check", type=Path, help="a folder for JPEG files, on which one and two ranks are measured")
+    parser.add_argument("--files", type=int, default=2000)
+    parser.add_argument("--run", default="cifar10-cnn")
+    parser.add_argument("--passes", type=int, help="a fixed number for the check; the certified rule by default")
+    arguments = parser.parse_args()
+    if arguments.check is not None:
+        check(arguments.check, arguments.files, arguments.run, arguments.passes)
+        return
+    for ranks in arguments.ranks:
+        print(predict(Costs(), int(arguments.images), ranks).describe(ranks, arguments.price))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Fuzzers: mutated files, which every loader must read or refuse in one sentence."""

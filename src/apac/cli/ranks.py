@@ -1,0 +1,101 @@
+"""The process group of a command that torchrun started on several ranks."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from apac.errors import InputError
+from apac.progress import Progress, no_progress
+
+if TYPE_CHECKING:  # they import torch, which is slow
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+    from apac.distributed.ranks.group import Group
+
+
+KEY = "apac"
+SECONDS_TO_JOIN = 600.0
+ATTEMPT = timedelta(seconds=3)
+
+
+def started_by_torchrun() -> bool:
+    """Return whether this process is one of several ranks."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+
+
+def rank() -> int:
+    return int(os.environ["RANK"]) if started_by_torchrun() else 0
+
+
+@contextmanager
+def process_group(device: str | None = None) -> Iterator[Group]:
+    """Join the ranks that torchrun started, by gloo and on GPUs by NCCL; without it, yield a group of one."""
+    from apac.distributed.ranks.group import Group
+
+    if not started_by_torchrun():
+        yield Group()
+        return
+    import torch
+
+    on_gpu = torch.cuda.is_available() and (device is None or device.startswith("cuda"))
+    if on_gpu:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    try:
+        torch.distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+            store=_fresh_store(),
+            rank=rank(),
+            world_size=int(os.environ["WORLD_SIZE"]),
+        )
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise InputError(f"the ranks cannot reach each other: {reason}; check the options of torchrun.") from error
+    try:
+        yield Group.current()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def _fresh_store() -> Store:
+    """Return a store that the first rank creates for this attempt; its address is in the store of torchrun's agent.
+
+    The agent keeps its store across restarts. There, ranks would find addresses of ranks that were killed, and wait for
+    them. An address of a dead first rank cannot be connected to, or does not answer with its token.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    shared = TCPStore(host, port, is_master=not by_agent and rank() == 0, wait_for_workers=False)
+    if not by_agent:
+        return shared
+    if rank() == 0:
+        store, token = TCPStore(host, 0, is_master=True, wait_for_workers=False), secrets.token_hex(8)
+        store.set(KEY, token)
+        shared.set(KEY, f"{store.port} {token}")
+        return store
+    deadline = time.monotonic() + SECONDS_TO_JOIN
+    while True:
+        found, token = shared.get(KEY).decode().split()
+        with suppress(RuntimeError):  # no process listens there
+            store = TCPStore(host, int(found), is_master=False, wait_for_workers=False, timeout=ATTEMPT)
+            if store.get(KEY).decode() == token:
+                return store
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"rank 0 has not started within {SECONDS_TO_JOIN:.0f} s")
+
+
+def is_restart(group: Group) -> bool:
+    """Return whether torchrun restarted a rank, so that the work of an earlier attempt is continued."""
+    return any(group.gather(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"))
+
+
+def on_first_rank(progress: Progress) -> Progress:
+    """Return the callback for the first rank, and one that does nothing for the others."""
+    return no_progress if rank() else progress

@@ -1,0 +1,165 @@
+"""Images in a memory-mapped file of uint8 pixels: as many as the disk holds, in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from apac.errors import InputError, StorageError
+
+FORMAT = 1  # of the file and its description; files in any other format are made again
+PART = 8 << 20  # values that are converted to floating-point numbers at once
+RELEASE = 64 << 20  # bytes that are read before their pages are given back
+
+
+class MappedImages:
+    """Images (N, C, H, W) uint8 in a file, or some of them. An index returns a tensor in memory.
+
+    Pages that were read are given back to the system, which keeps them cached while memory is free, so that a process
+    does not grow with the file.
+    """
+
+    dtype = torch.uint8
+
+    def __init__(self, path: Path, shape: tuple[int, int, int, int], positions: Tensor | None = None) -> None:
+        count = shape[0] if positions is None else len(positions)
+        self.path, self.shape, self._stored = path, torch.Size((count, *shape[1:])), shape
+        self._positions = positions
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != prod(shape):
+                raise StorageError(f"{path} is damaged or truncated; remove it, and it is made again.")
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._pixels = np.frombuffer(self._map, dtype=np.uint8).reshape(shape)
+        self._read = 0
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Tensor | slice) -> Tensor:
+        rows = torch.arange(len(self))[index] if self._positions is None else self._positions[index]
+        images = torch.from_numpy(self._pixels[rows.numpy()])  # a copy
+        self._read += images.nbytes
+        if self._read >= RELEASE and hasattr(self._map, "madvise"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._read = 0
+        return images
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for part in self.split(64):
+            yield from part
+
+    def is_floating_point(self) -> bool:
+        return False
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        """Yield the images in parts of `size`, one after the other."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+    def subset(self, index: Tensor) -> MappedImages:
+        """Return the images at these positions, without reading them."""
+        positions = torch.arange(len(self)) if self._positions is None else self._positions
+        return MappedImages(self.path, self._stored, positions[index])
+
+
+def part_size(shape: Sequence[int], most: int) -> int:
+    """Return how many images of shape (C, H, W) to convert at once: `most`, or fewer large ones."""
+    return max(1, min(most, PART // max(1, prod(shape))))
+
+
+def take(images: Any, index: Tensor) -> Any:
+    """Return the images at these positions; those of a file are not read."""
+    return images.subset(index) if isinstance(images, MappedImages) else images[index]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a file of pixels was made of."""
+
+    source: str  # what it depends on, such as the files with their sizes and times
+    shape: tuple[int, int, int]  # (C, H, W)
+    read: tuple[bool, ...]  # which images could be read; only those are in the file
+    labels: tuple[int, ...]  # of those
+    digests: tuple[str, ...]  # of those
+
+    @property
+    def count(self) -> int:
+        return len(self.digests)
+
+
+def open_file(path: Path, source: str, *, verify: bool) -> tuple[MappedImages, Description] | None:
+    """Return the images of an earlier `write_file` from the same source; None if there are none or they are damaged."""
+    try:
+        payload = json.loads(path.with_suffix(".json").read_text())
+        if payload.pop("format") != FORMAT or payload["source"] != source:
+            return None
+        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in payload.items()}
+        found = Description(**fields)
+        images = MappedImages(path, (found.count, *found.shape))
+    except (OSError, StorageError, ValueError, TypeError, KeyError):
+        return None
+    if verify:
+        digests = (digest for part in images.split(256) for digest in map(image_digest, part))
+        if any(digest != expected for digest, expected in zip(digests, found.digests, strict=True)):
+            return None
+    return images, found
+
+
+def write_file(
+    path: Path, source: str, shape: tuple[int, int, int], items: Iterable[tuple[Tensor, int] | None], count: int
+) -> None:
+    """Write up to `count` images with their labels; None stands for one that cannot be read. All or nothing is left.
+
+    The description is written last: without it, the file of pixels is not used.
+    """
+    size = count * prod(shape)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    read, labels, digests = [], [], []
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(path.parent).free
+        if size > free:
+            raise InputError(
+                f"the pixels take {size / 1e9:.1f} GB, and {path.parent} has {free / 1e9:.1f} GB left; choose another "
+                f"cache, or a smaller size."
+            )
+        with temporary.open("wb") as file:
+            for item in items:
+                read.append(item is not None)
+                if item is not None:
+                    file.write(item[0].contiguous().numpy().data)
+                    labels.append(item[1])
+                    digests.append(image_digest(item[0]))
+            file.flush()
+            os.fsync(file.fileno())
+        path.with_suffix(".json").unlink(missing_ok=True)
+        temporary.replace(path)
+        payload = {"format": FORMAT, "source": source, "shape": shape, "read": read, "labels": labels}
+        temporary.write_text(json.dumps(payload | {"digests": digests}))
+        temporary.replace(path.with_suffix(".json"))
+    except OSError as error:
+        raise StorageError(
+            f"could not write the cache {path}: {error.strerror or error}; nothing is left of it. Choose another "
+            f"folder, or free some space."
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def image_digest(image: Tensor) -> str:
+    return hashlib.blake2b(image.contiguous().numpy().data, digest_size=16).hexdigest()

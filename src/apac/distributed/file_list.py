@@ -1,0 +1,177 @@
+"""The image files of a job: found in folders, patterns and lists, and stored so that any part is read by itself."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import BinaryIO
+
+from apac.data.folder_files import OTHER_FORMATS, SUFFIXES
+from apac.errors import InputError, StorageError
+from apac.runs.storage import write_atomically
+
+STANDARD_INPUT = "-"
+NAMES, OFFSETS = "files.list", "files.offsets"
+SEPARATOR = b"\0"  # the only byte that no path contains
+BLOCK = 1 << 16  # bytes
+PART_SIZE = 512  # files
+MAX_PARTS = 100_000  # more files make larger parts, so that a folder of parts stays small enough for a file system
+
+
+def find_images(sources: Sequence[str]) -> Iterator[str]:
+    """Yield the files of all sources, one after the other.
+
+    A source is a file; a folder, which stands for the images in it and in its subfolders; a pattern such as "*.jpg";
+    "@list", a file with one path per line; or "-", such lines on the standard input. Only the names of one folder, or
+    the matches of one pattern, are in memory at a time.
+    """
+    for source in sources:
+        if source == STANDARD_INPUT:
+            yield from _lines(sys.stdin.buffer)
+        elif os.path.isdir(source):
+            yield from _walk(str(Path(source)))
+        elif os.path.exists(source):
+            yield source
+        elif source.startswith("@"):
+            try:
+                with open(source[1:], "rb") as lines:
+                    yield from _lines(lines)
+            except OSError as error:
+                raise InputError(f"the list {source[1:]} cannot be read: {error.strerror or error}.") from error
+        elif glob.has_magic(source):
+            for match in sorted(glob.iglob(source, recursive=True)):
+                yield from _walk(match) if os.path.isdir(match) else [match]
+        else:
+            raise InputError(
+                f"there is no file or folder {source}; give images, folders, a quoted pattern, @list or -."
+            )
+
+
+def _lines(file: BinaryIO) -> Iterator[str]:
+    for line in file:
+        if path := line.rstrip(b"\r\n"):
+            if SEPARATOR in path:
+                raise InputError(
+                    "a list of files has one path per line, got a NUL character; list them without -print0."
+                )
+            yield os.fsdecode(path)
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Yield the image files of a folder in the order of `apac.data.folder_files.image_files`, one folder at a time."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted((entry for entry in entries if _may_hold_images(entry)), key=lambda entry: entry.name)
+    except OSError as error:
+        raise InputError(f"the folder {folder} cannot be listed: {error.strerror or error}.") from error
+    for entry in found:
+        path = entry.name if folder == "." else entry.path
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(path)
+        else:
+            yield path
+
+
+def _may_hold_images(entry: os.DirEntry[str]) -> bool:
+    if entry.name.startswith("."):
+        return False
+    if entry.is_dir():
+        return not entry.is_symlink()  # links to folders may form a circle
+    suffix = os.path.splitext(entry.name)[1].lower()
+    # Images in formats that cannot be read are decided too, so that the result says why they have no answer.
+    return suffix in OTHER_FORMATS or (suffix in SUFFIXES and entry.is_file())
+
+
+@dataclass(frozen=True)
+class FileList:
+    """The stored list of the files of a job; the names of a part are read when it is decided."""
+
+    folder: Path
+    count: int
+    digest: str  # SHA-256 of the names
+    part_size: int
+
+    @property
+    def parts(self) -> int:
+        """The number of parts, all of `part_size` files but the last."""
+        return -(-self.count // self.part_size)
+
+    def files_of(self, part: int) -> int:
+        """Return the number of files of a part."""
+        return min(self.part_size, self.count - part * self.part_size)
+
+    def read(self, part: int) -> list[str]:
+        """Return the paths of the files of a part."""
+        names = b""
+        with suppress(OSError), (self.folder / OFFSETS).open("rb") as offsets:
+            offsets.seek(8 * part)
+            bounds = array("Q", offsets.read(16))
+            with (self.folder / NAMES).open("rb") as file:
+                file.seek(bounds[0])
+                names = file.read(bounds[1] - bounds[0])
+        paths = [os.fsdecode(name) for name in names.split(SEPARATOR)[:-1]]
+        if len(paths) != self.files_of(part):
+            raise _damaged(self.folder)
+        return paths
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield all paths. At the end they are compared with the digest."""
+        digest, rest = hashlib.sha256(), b""
+        try:
+            with (self.folder / NAMES).open("rb") as file:
+                while block := file.read(BLOCK):
+                    digest.update(block)
+                    *names, rest = (rest + block).split(SEPARATOR)
+                    yield from map(os.fsdecode, names)
+        except OSError as error:
+            raise _damaged(self.folder) from error
+        if digest.hexdigest() != self.digest:
+            raise _damaged(self.folder)
+
+    def first_difference(self, paths: Iterable[str]) -> str | None:
+        """Describe where other paths differ from these, or return None if they are the same."""
+        for number, (stored, path) in enumerate(zip_longest(self, paths), start=1):
+            if stored != path:
+                ours, theirs = (name or "the end of the list" for name in (path, stored))
+                return f"file {number:,} is {theirs}, not {ours}"
+        return None
+
+
+def store_list(folder: Path, paths: Iterable[str], part_size: int | None = None) -> FileList:
+    """Write the paths to a folder; without a part size, parts have 512 files, or more if they would be too many."""
+    step = part_size or PART_SIZE
+    digest, count, offsets = hashlib.sha256(), 0, array("Q", [0])
+
+    def write(temporary: Path) -> None:
+        nonlocal count
+        size = 0
+        with temporary.open("wb") as file:
+            for path in paths:
+                name = os.fsencode(path) + SEPARATOR
+                file.write(name)
+                digest.update(name)
+                count, size = count + 1, size + len(name)
+                if not count % step:
+                    offsets.append(size)
+        if count % step:
+            offsets.append(size)
+
+    write_atomically(folder / NAMES, write)
+    if not count:
+        raise InputError("there are no image files to decide; give images, folders, a quoted pattern, @list or -.")
+    merged = 1 if part_size else -(-count // (step * MAX_PARTS))
+    starts = array("Q", [*offsets[:-1:merged], offsets[-1]])
+    write_atomically(folder / OFFSETS, lambda temporary: temporary.write_bytes(starts.tobytes()))
+    return FileList(folder, count, digest.hexdigest(), step * merged)
+
+
+def _damaged(folder: Path) -> StorageError:
+    return StorageError(f"the list of files in {folder} is damaged; remove the folder and start again.")

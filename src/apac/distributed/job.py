@@ -1,0 +1,243 @@
+"""The job of an output folder: what decides its result, so that processes only add to results of the same job."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from apac.distributed.claims import Claims
+from apac.distributed.file_list import NAMES, OFFSETS, STANDARD_INPUT, FileList, find_images, store_list
+from apac.distributed.parts import Parts
+from apac.distributed.tables import Format
+from apac.errors import InputError, StorageError
+from apac.evaluation.reliability import Reliability
+from apac.inference.engine import serves_threads
+from apac.runs.file_classifier import FileClassifier
+from apac.runs.provenance import PACKAGES, installed_version
+from apac.runs.storage import read_json, write_json
+
+FILE, CLAIMS, LISTING = "job.json", "claims", "list"
+FORMAT = 1
+REMEDY = "remove the folder and start again"
+POLL = 0.2  # seconds
+PROBED = 1000  # files at the start of a list, among which one should exist
+
+
+@dataclass(frozen=True)
+class Job:
+    """What decides the result of a job, and its list of files."""
+
+    settings: dict[str, Any]
+    sources: tuple[str, ...]  # absolute
+    working_folder: str | None  # to which paths of the list are relative; None if they are absolute
+    files: FileList
+    probe: tuple[str, int] | None  # a file of the list and its size, which every machine must see
+
+    @property
+    def format(self) -> Format:
+        return self.settings["format"]  # type: ignore[no-any-return]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.settings["classes"])
+
+    @property
+    def parts(self) -> Parts:
+        return Parts(self.files.folder / "parts", f".{self.format}", self.files.parts)
+
+    def check_data(self) -> None:
+        """Raise InputError if this machine does not see the files."""
+        if self.probe is None:
+            return
+        path, size = self.probe
+        try:
+            found = os.stat(path).st_size
+        except OSError as error:
+            raise InputError(
+                f"this machine does not have the data of the job: {path} cannot be read ({error.strerror or error}); "
+                f"make the same files available on every machine."
+            ) from error
+        if found != size:
+            raise InputError(f"the data differ from those of the job: {path} has {found:,} bytes, not {size:,}.")
+
+
+def settings_of(deciding: FileClassifier, reliability: Reliability | None, format: Format) -> dict[str, Any]:
+    """Describe what decides the result, apart from the files."""
+    classifier = deciding.classifier
+    settings: dict[str, Any] = {
+        "format": format,
+        "network": _network_digest(deciding),
+        "classes": list(deciding.classes),
+        "image shape": list(deciding.image_shape),
+        "fit": deciding.fit,
+        "digits": deciding.digits,
+        "max pixels": deciding.max_pixels,
+        "plain": deciding.plain is not None,
+        "rule": repr(classifier.rule),
+        "seed": classifier.seed,
+        "combine": classifier.combine,
+        "strength": deciding.strength,
+        "temperature": classifier.temperature,
+        "deformation": repr(classifier.deformation),
+        "evaluation": None if reliability is None else _digest(json.dumps(asdict(reliability), sort_keys=True)),
+        **{f"version of {name}": installed_version(name) for name in (*PACKAGES, "pillow")},
+    }
+    if not (classifier.deformation.thread_safe and serves_threads(classifier.network)):
+        settings["number of threads"] = torch.get_num_threads()  # the network's batches and its rounding depend on it
+    return json.loads(json.dumps(settings))  # type: ignore[no-any-return]  # tuples as lists, as they are read again
+
+
+def check_folder(out: Path) -> None:
+    """Raise InputError if a folder holds anything but a job. Nothing is changed."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; the decisions need a folder.")
+    own = (".", NAMES, OFFSETS, CLAIMS)  # a job that was interrupted before its description was written has these
+    others = [child.name for child in out.iterdir() if not child.name.startswith(own)] if out.is_dir() else []
+    if others and not (out / FILE).exists():
+        raise InputError(f"{out} has other files, such as {others[0]}, and no {FILE}; choose an empty or a new folder.")
+
+
+def open_job(
+    out: Path,
+    claims: Claims,
+    settings: dict[str, Any],
+    sources: Sequence[str],
+    *,
+    part_size: int | None = None,
+    is_first: bool = True,
+    wait: Callable[[float], None] = time.sleep,
+) -> Job:
+    """Return the job in a folder, which this process creates unless another one does.
+
+    The first rank also compares the files with those of the job; the other ranks do not, because listing many files is
+    slow and the list is stored.
+
+    Raises:
+        InputError: if the folder has another job; the message names the first difference.
+    """
+    absolute = tuple(_absolute(source) for source in sources)
+    may_list = is_first or STANDARD_INPUT not in sources
+    while not (out / FILE).exists():
+        if may_list and claims.take(LISTING):
+            try:
+                if not (out / FILE).exists():
+                    return _create(out, settings, sources, absolute, part_size)
+            finally:
+                claims.release(LISTING)
+        wait(POLL)
+    job = _read(out)
+    ours = {**settings, "part size": part_size or job.files.part_size, "list of sources": list(absolute)}
+    theirs = {**job.settings, "part size": job.files.part_size, "list of sources": list(job.sources)}
+    if job.working_folder is not None:
+        ours["working folder"], theirs["working folder"] = os.getcwd(), job.working_folder
+    if difference := first_difference(theirs, ours):
+        raise _another(out, difference)
+    if is_first and (change := job.files.first_difference(find_images(sources))):
+        raise _another(out, f"in its list, {change}")
+    job.check_data()
+    return job
+
+
+def read_job(out: Path) -> Job:
+    """Return the job in a folder, or raise InputError if there is none."""
+    if not (out / FILE).exists():
+        raise InputError(f"{out} has no decisions (it has no {FILE}); give the folder of a job.")
+    return _read(out)
+
+
+def first_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
+    """Name the first setting that differs, with both values."""
+    for name in (*theirs, *ours):
+        stored, wanted = (textwrap.shorten(str(values.get(name)), 200) for values in (theirs, ours))
+        if theirs.get(name) != ours.get(name):
+            return f"its {name} is {stored}, not {wanted}"
+    return None
+
+
+def _create(
+    out: Path,
+    settings: dict[str, Any],
+    sources: Sequence[str],
+    absolute: tuple[str, ...],
+    part_size: int | None,
+) -> Job:
+    relative = False
+
+    def listed() -> Iterator[str]:
+        nonlocal relative
+        for path in find_images(sources):
+            relative = relative or not os.path.isabs(path)
+            yield path
+
+    files = store_list(out, listed(), part_size)
+    probe = next(((path, os.stat(path).st_size) for path in islice(files, PROBED) if os.path.exists(path)), None)
+    working_folder = os.getcwd() if relative else None
+    job = Job(settings, absolute, working_folder, files, probe)
+    write_json(
+        out / FILE,
+        {
+            "job": FORMAT,
+            "settings": settings,
+            "sources": list(absolute),
+            "working folder": working_folder,
+            "files": files.count,
+            "list": files.digest,
+            "part size": files.part_size,
+            "probe": probe,
+        },
+    )
+    return job
+
+
+def _read(out: Path) -> Job:
+    payload = read_json(out / FILE, REMEDY)
+    if not isinstance(payload, dict) or payload.get("job") != FORMAT:
+        raise InputError(f"{out / FILE} is not a job that this version of apac reads; choose another folder.")
+    try:
+        probe = payload["probe"]
+        return Job(
+            payload["settings"],
+            tuple(payload["sources"]),
+            payload["working folder"],
+            FileList(out, payload["files"], payload["list"], payload["part size"]),
+            None if probe is None else (probe[0], probe[1]),
+        )
+    except (KeyError, TypeError, IndexError) as error:
+        raise StorageError(f"{out / FILE} is damaged; {REMEDY}.") from error
+
+
+def _another(out: Path, difference: str) -> InputError:
+    return InputError(f"{out} has another job: {difference}; repeat the command of that job, or choose another folder.")
+
+
+def _absolute(source: str) -> str:
+    if source == STANDARD_INPUT:
+        return source
+    return f"@{os.path.abspath(source[1:])}" if source.startswith("@") else os.path.abspath(source)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _network_digest(deciding: FileClassifier) -> str:
+    """Return a hash of the layers and weights, and of the normalization."""
+    network = deciding.classifier.network
+    assert isinstance(network, nn.Module)
+    digest = hashlib.sha256(f"{network}{deciding.normalization.kind}".encode())
+    tensors = {**network.state_dict(), **deciding.normalization.tensors()}
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

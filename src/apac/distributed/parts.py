@@ -1,0 +1,77 @@
+"""The decided parts of a job, each a file with the digest of its content beside it.
+
+A part is complete when its digest is written, which is the last step. A file and its digest replace older ones
+atomically, and the same part always has the same content, so that it does not matter how often it is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from apac.errors import StorageError
+from apac.runs.storage import write_bytes, write_text
+
+State = Literal["complete", "missing", "damaged"]
+
+DIGEST = ".sha256"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The files of the parts in a folder, `count` of them when the job is done."""
+
+    folder: Path
+    suffix: str  # ".csv" or ".parquet"
+    count: int
+
+    def path(self, part: int) -> Path:
+        return self.folder / f"{part:06}{self.suffix}"
+
+    def write(self, part: int, content: bytes) -> None:
+        """Store a part."""
+        path = self.path(part)
+        write_bytes(path, content)
+        # The format of sha256sum, which can check the folder: sha256sum -c *.sha256
+        write_text(self._digest(part), f"{hashlib.sha256(content).hexdigest()}  {path.name}\n")
+
+    def is_complete(self, part: int) -> bool:
+        """Return whether a part is stored, without reading it."""
+        return self._digest(part).exists()
+
+    def complete(self) -> set[int]:
+        """Return the parts that are stored, without reading them."""
+        stored: set[int] = set()
+        with suppress(FileNotFoundError), os.scandir(self.folder) as entries:
+            names = (entry.name.removesuffix(DIGEST) for entry in entries if entry.name.endswith(DIGEST))
+            stored |= {int(name) for name in names if name.isdecimal()}
+        return stored
+
+    def state(self, part: int) -> State:
+        """Return whether a part is stored, with the content that its digest tells."""
+        try:
+            expected = self._digest(part).read_text(errors="replace").partition(" ")[0]
+            with self.path(part).open("rb") as file:
+                intact = hashlib.file_digest(file, "sha256").hexdigest() == expected
+        except FileNotFoundError:
+            return "damaged" if self.is_complete(part) else "missing"
+        except OSError as error:
+            raise StorageError(f"could not read {self.path(part)}: {error.strerror or error}.") from error
+        return "complete" if intact else "damaged"
+
+    def discard_damaged(self) -> Iterator[int]:
+        """Yield the parts that are damaged, after they were removed, so that they are decided again."""
+        for part in sorted(self.complete()):
+            if self.state(part) == "damaged":
+                logging.getLogger("apac").warning("%s is damaged and is made again.", self.path(part))
+                self._digest(part).unlink(missing_ok=True)
+                yield part
+
+    def _digest(self, part: int) -> Path:
+        return self.folder / f"{part:06}{DIGEST}"

@@ -1,0 +1,138 @@
+"""The ranks of a torch.distributed process group; a process without one is a group of one rank."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from apac.errors import ApacError, InputError, RankError
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Group:
+    """This process among the ranks. A group of one rank does nothing.
+
+    Every rank calls the same methods in the same order, like collectives of torch.distributed.
+
+    >>> Group(rank=1, size=3).rows(10)
+    slice(3, 6, None)
+    >>> Group().gather("a value")
+    ['a value']
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @staticmethod
+    def current() -> Group:
+        """Return the ranks of the process group, if one is initialized."""
+        if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return Group()
+        return Group(torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank writes the files and reports the progress."""
+        return self.rank == 0
+
+    def rows(self, count: int) -> slice:
+        """Return the share of this rank in `count` rows: consecutive, and equal but for one row."""
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """Replace a tensor by its sum over the ranks, which is the same on all of them."""
+        if self.size > 1:
+            with _lost_ranks_named():
+                torch.distributed.all_reduce(tensor)
+        return tensor
+
+    def broadcast_(self, tensors: Iterable[Tensor]) -> None:
+        """Replace tensors by those of the first rank."""
+        if self.size > 1:
+            with _lost_ranks_named():
+                for tensor in tensors:
+                    torch.distributed.broadcast(tensor, 0)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in their order."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        with _lost_ranks_named():
+            torch.distributed.all_gather_object(values, value)
+        return values
+
+    def on_first(self, action: Callable[[], Result]) -> Result:
+        """Return what `action` returns on the first rank, the only one that calls it. If it fails, all ranks do."""
+        if self.size == 1:
+            return action()
+        outcome: list[Any] = [None, None]
+        if self.first:
+            outcome = [*_outcome(action)]
+        with _lost_ranks_named():
+            torch.distributed.broadcast_object_list(outcome, 0)
+        value, failure = outcome
+        if failure is not None:
+            raise agreed(failure)
+        return value  # type: ignore[no-any-return]
+
+    def together(self, action: Callable[[], Result]) -> Result:
+        """Return what `action` returns on this rank. If it fails on some ranks, all of them raise the first error."""
+        if self.size == 1:
+            return action()
+        value, failure = _outcome(action)
+        failures = self.gather(failure)
+        failed = [rank for rank, error in enumerate(failures) if error is not None]
+        if failed:
+            error = failures[failed[0]]
+            if len(failed) < self.size:
+                error = type(error)(f"on rank {failed[0]} of {self.size}, {error}")
+            raise agreed(error)
+        assert value is not None or failure is None
+        return value  # type: ignore[return-value]
+
+    def require_same(self, values: Mapping[str, Any]) -> None:
+        """Raise InputError on all ranks if they do not have the same values, which names the first difference."""
+        first, *others = self.gather(dict(values))
+        for rank, other in enumerate(others, start=1):
+            for name, value in first.items():
+                if other.get(name) != value:
+                    raise agreed(
+                        InputError(
+                            f"the ranks disagree: {name} is {value} on rank 0 and {other.get(name)} on rank {rank}; "
+                            f"start all of them with the same command, version and data."
+                        )
+                    )
+
+
+def agreed(error: ApacError) -> ApacError:
+    """Mark an error that all ranks raise, so that only the first one needs to report it."""
+    error.agreed = True
+    return error
+
+
+def _outcome(action: Callable[[], Result]) -> tuple[Result | None, ApacError | None]:
+    try:
+        return action(), None
+    except ApacError as error:
+        return None, type(error)(str(error))
+
+
+@contextmanager
+def _lost_ranks_named() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        logging.getLogger("apac").debug("a collective failed", exc_info=True)
+        raise RankError(
+            "another rank has ended or cannot be reached, so this one ends too; its own message says why. Start again "
+            "with resume=True to continue from the last checkpoint."
+        ) from error

@@ -1,0 +1,45 @@
+"""The limits of what files and arguments may ask for, with the reason for each.
+
+Runs, networks and images come from other people. A number in a file is compared with its limit before any memory is
+allocated or time is spent by it, so that refusing a file is cheap. The library and the server share these limits.
+"""
+
+from __future__ import annotations
+
+# Image files
+
+PIXELS = 40_000_000  # of a file; more than cameras take, and 160 MB as RGBA. Callers may raise it.
+UPLOADED_PIXELS = 25_000_000  # of a file that a server decodes, several of them at a time
+COPIES = {"WEBP": 2}  # the decoder of this format holds twice the memory of others: half the pixels are allowed
+FILE_BYTES = 256 << 20  # of a file; an uncompressed picture of PIXELS with 16 bits in each of three channels
+HEADER_BYTES = 48 << 20  # that are read before the size is known; of WebP and AVIF the whole file
+EXIF_BYTES = 4 << 20  # that Pillow copies from all tags
+READS = 250_000  # of a file: Pillow reads small pieces one by one, in a microsecond each
+TEXT_PIXELS = 1_000_000  # of a PNM file whose numbers are text, which Pillow parses slowly
+SCANS = 32  # of a progressive JPEG file, each of which is a pass over the picture; cameras and editors write 10
+
+# Runs and other JSON
+
+JSON_BYTES = 32 << 20  # a run of the paper's 15,000 epochs has 3 MB
+JSON_VALUES = 2_000_000  # numbers, strings, lists and objects; each takes up to 100 bytes
+JSON_DEPTH = 64  # deeper than any composition of deformations and transforms, far from Python's recursion limit
+TENSOR_HEADER_BYTES = 8 << 20  # of a safetensors file: 80,000 tensors
+CLASSES = 100_000  # four times ImageNet-21k
+CLASS_NAME = 1_000  # characters
+IMAGE_VALUES = 1 << 26  # of an image that a network takes, C · H · W; 4,096 × 4,096 in color
+QUOTED = 120  # characters of a value that an error message quotes
+
+# Deformations
+
+PARTS = 1_000  # of a Compose, and deformations of a PerClass; each part has parameters of its own
+DEFORMATIONS = 10_000  # in one file, all parts of all classes
+SIDE = 4_096  # pixels; an elastic filter is a matrix of this side
+SIGMA = (1e-3, 1e4)  # pixels; the filter is computed for 8 sigma
+PIXEL_DISTANCE = 1e6  # alpha of an Elastic: all of it far outside of any image
+REFERENCE_SIZE = 1_000_000
+WINDOW = 1_000  # pixels; a Thickness takes time proportional to its logarithm, and memory to its square
+SHIFT = 500  # pixels; an Exhaustive lists all (2 · SHIFT + 1)² shifts
+FACTOR = 1e3  # widths relative to the image, magnifications, exponents, strengths; their squares fit float32
+LOGARITHM = 10.0  # standard deviation of the logarithm of a factor; its exponential is finite in float32
+TIME_PARTS = 10_000  # of a TimeWarp
+VALUE = 1e30  # in units of the data; sums of a few such values are finite in float32

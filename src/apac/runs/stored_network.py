@@ -1,0 +1,77 @@
+"""Check that the files of a run fit together, before anything is built by the numbers in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from apac import models
+from apac.data.normalize import normalization_shapes
+from apac.errors import InputError, StorageError
+from apac.models.import_path import is_import_path
+from apac.models.timm_network import build_timm, is_timm
+from apac.runs.folder import REMEDY, mismatch
+from apac.runs.storage import Shapes
+from apac.validation import quoted
+
+NETWORK, NORMALIZATION = "network.", "normalization."  # how the names of stored tensors start
+
+
+def check_shapes(
+    folder: Path,
+    name: str | None,
+    normalization: str,
+    image_shape: tuple[int, int, int],
+    classes: int,
+    shapes: Shapes,
+) -> None:
+    """Raise an error if tensors of these shapes are not those of the network that the run in a folder names.
+
+    The network of a module or of a function of the user's is not known here. Loading the weights into it compares them.
+    """
+    expected = None
+    if name is not None and is_timm(name):
+        expected = _without_memory(name, image_shape, classes)
+    elif name is not None and not is_import_path(name):
+        expected = models.without_memory(name, image_shape, classes)
+    stored = {key.removeprefix(NETWORK): shape for key, shape in shapes.items() if key.startswith(NETWORK)}
+    if expected is not None and stored != {key: tuple(t.shape) for key, t in expected.state_dict().items()}:
+        raise mismatch(folder)
+    own = {key.removeprefix(NORMALIZATION): shape for key, shape in shapes.items() if key.startswith(NORMALIZATION)}
+    wanted = normalization_shapes(normalization, image_shape)
+    if set(own) == set(wanted) and own != wanted:  # missing and other names have an error of their own
+        raise InputError(
+            f"the normalization {normalization!r} of images of shape {image_shape} needs tensors of the shapes "
+            f"{wanted}, got {own}; the run is damaged; train it again."
+        )
+
+
+def check_finite(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Raise StorageError if a stored number is NaN or infinite: no image could be decided."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not math.isfinite(_extreme(tensor)):
+            raise StorageError(f"the weights in {folder} have NaN or infinite values, in {quoted(name)}; {REMEDY}.")
+
+
+def _extreme(tensor: Tensor) -> float:
+    """Return the largest absolute value; NaN and infinity propagate. No copy of the tensor is made."""
+    if not tensor.numel():
+        return 0.0
+    wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+    low, high = torch.aminmax(wide)
+    return max(abs(float(low)), abs(float(high))) if not (low.isnan() or high.isnan()) else math.nan
+
+
+def _without_memory(name: str, image_shape: tuple[int, int, int], classes: int) -> nn.Module | None:
+    """Build a network of timm on the meta device; None for the few that compute with numbers while they are built."""
+    try:
+        with torch.device("meta"):
+            return build_timm(name, image_shape, classes, seed=0)
+    except InputError as error:
+        if error.__cause__ is None or "meta" not in str(error).lower():
+            raise
+        return None

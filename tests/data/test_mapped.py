@@ -1,0 +1,143 @@
+"""Pixels in a memory-mapped file: those of memory, made once, all or nothing."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import apac
+from apac.data import cached, mapped
+from apac.data.folder import load
+from image_folders import paint
+
+CONFIG = apac.TrainConfig(epochs=1, batch_size=8, validation_fraction=0.25)
+
+
+class Items:
+    """A map-style Dataset of random pixels."""
+
+    def __init__(self, count: int = 24, broken: int | None = None, shape: tuple[int, ...] = (1, 8, 8)) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.images = torch.randint(256, (count, 1, 8, 8), dtype=torch.uint8, generator=generator)
+        self.broken, self.shape = broken, shape
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if index == self.broken:
+            if self.shape == (1, 8, 8):
+                raise KeyError("no such file")
+            return torch.zeros(self.shape, dtype=torch.uint8), 0
+        return self.images[index], index % 2
+
+
+def network() -> torch.nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+
+
+def weights(run: apac.Run) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in run.network.parameters()])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(20):
+        paint(tmp_path / "images" / f"c{number % 2}" / f"{number}.png", (90, 90, 90), seed=number)
+    return tmp_path / "images"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_training_on_a_cache_equals_training_in_memory(tmp_path, workers):
+    in_memory = apac.train(network(), Items(), apac.Flip(), config=CONFIG)
+    cached_run = apac.train(network(), Items(), apac.Flip(), config=CONFIG, cache=tmp_path / "cache", workers=workers)
+    assert torch.equal(weights(cached_run), weights(in_memory))
+    assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".json", ".u8"]
+
+
+def test_a_folder_in_a_cache_has_the_pixels_of_memory_and_is_decoded_once(folder, tmp_path, monkeypatch):
+    expected = load(folder, size=8)
+    found = load(folder, size=8, cache=tmp_path / "cache")
+    monkeypatch.setattr(cached, "write_file", None)  # it is not written again
+    again = load(folder, size=8, cache=tmp_path / "cache")
+    for dataset in (found, again):
+        assert torch.equal(dataset.train_images[:], expected.train_images)
+        assert torch.equal(dataset.test_images[:], expected.test_images)
+        assert torch.equal(dataset.train_labels, expected.train_labels)
+        assert dataset.train_files == expected.train_files
+
+
+@pytest.mark.parametrize("damage", ["truncated", "changed"])
+def test_a_damaged_cache_is_made_again(folder, tmp_path, damage):
+    expected = load(folder, size=8, cache=tmp_path / "cache").train_images[:]
+    (path,) = (tmp_path / "cache").glob("*.u8")
+    pixels = bytearray(path.read_bytes())
+    pixels[5] ^= 1
+    path.write_bytes(pixels[:-1] if damage == "truncated" else pixels)
+    assert torch.equal(load(folder, size=8, cache=tmp_path / "cache").train_images[:], expected)
+
+
+def test_a_changed_file_is_decoded_again(folder, tmp_path):
+    load(folder, size=8, cache=tmp_path / "cache")
+    paint(folder / "c0" / "0.png", (10, 90, 90), seed=99)
+    assert torch.equal(
+        load(folder, size=8, cache=tmp_path / "cache").train_images[:], load(folder, size=8).train_images
+    )
+
+
+def test_a_folder_that_changes_while_it_is_read_is_refused_and_nothing_is_left(folder, tmp_path):
+    def progress(task: str, done: int, total: int, note: str = "") -> None:
+        if done == 3:
+            paint(folder / "c0" / "new.png", (90, 90, 90))
+
+    with pytest.raises(apac.InputError, match="changed while they were read"):
+        load(folder, size=8, cache=tmp_path / "cache", progress=progress)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_disk_that_fills_leaves_nothing(folder, tmp_path, monkeypatch):
+    def full(image: Tensor) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(mapped, "image_digest", full)
+    with pytest.raises(apac.StorageError, match="No space left on device; nothing is left"):
+        load(folder, size=8, cache=tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_the_size_is_reported_before_and_compared_with_the_disk(folder, tmp_path, monkeypatch):
+    notes = []
+    load(folder, size=8, cache=tmp_path / "cache", progress=lambda task, done, total, note="": notes.append(note))
+    assert notes[0].startswith("0.00 GB to ")
+    monkeypatch.setattr(mapped.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10})())
+    with pytest.raises(apac.InputError, match="GB left; choose another"):
+        load(folder, size=9, cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "sentence"),
+    [
+        (Items(broken=7), "item 7 of the dataset is not a pair .image, label.: KeyError: 'no such file'"),
+        (Items(broken=9, shape=(1, 8, 9)), "item 9 of the dataset has the shape .1, 8, 9., and item 0 .1, 8, 8."),
+    ],
+)
+def test_a_dataset_that_raises_or_changes_its_shape_is_refused_in_one_sentence(dataset, sentence, tmp_path):
+    with pytest.raises(apac.InputError, match=sentence):
+        apac.train(network(), dataset, apac.Flip(), config=CONFIG, cache=tmp_path / "cache", workers=2)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_pages_are_given_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(mapped, "RELEASE", 1)
+    path = tmp_path / "pixels.u8"
+    mapped.write_file(path, "test", (1, 2, 2), iter([(torch.full((1, 2, 2), 7, dtype=torch.uint8), 0)] * 3), 3)
+    images = mapped.MappedImages(path, (3, 1, 2, 2))
+    assert torch.equal(images[torch.tensor([2, 0])], torch.full((2, 1, 2, 2), 7, dtype=torch.uint8))
+    assert [tuple(part.shape) for part in images.split(2)] == [(2, 1, 2, 2), (1, 1, 2, 2)]
+    assert len(images.subset(torch.tensor([1]))[:]) == 1

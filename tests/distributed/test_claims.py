@@ -1,0 +1,111 @@
+"""Claims: one owner at a time, and those of the dead are taken over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import apac
+from apac.distributed import claims as claims_module
+from apac.distributed.claims import Claims
+
+
+class Clock:
+    """The module's clock, which tests set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(claims_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+def test_a_claim_has_one_owner_until_it_is_released(tmp_path):
+    with Claims(tmp_path / "c") as ours, Claims(tmp_path / "c") as theirs:
+        assert ours.take("7")
+        assert not theirs.take("7")
+        assert not ours.take("7")
+        ours.release("7")
+        assert theirs.take("7")
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_claim_of_another_machine_expires_by_the_clock_of_the_observer(tmp_path, monkeypatch):
+    clock = Clock(monkeypatch)
+    (tmp_path / "7").write_text("another machine\n")
+    os.utime(tmp_path / "7", (9e9, 9e9))  # by a clock that is years ahead
+    with Claims(tmp_path, expiry=60) as ours:
+        assert not ours.take("7")
+        clock.now = 50
+        assert not ours.take("7")
+        os.utime(tmp_path / "7", (8e9, 8e9))  # it is touched
+        clock.now = 100
+        assert not ours.take("7")
+        clock.now = 150
+        assert not ours.take("7")
+        clock.now = 161
+        assert ours.take("7")
+
+
+def test_a_claim_without_an_owner_expires_too(tmp_path, monkeypatch):
+    clock = Clock(monkeypatch)
+    (tmp_path / "7").touch()  # the process died after creating it, or a file system without locks
+    with Claims(tmp_path, expiry=60) as ours:
+        assert not ours.take("7")
+        clock.now = 61
+        assert ours.take("7")
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from apac.distributed.claims import Claims
+with Claims(Path(sys.argv[1])) as claims:
+    print(claims.take("7"), flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_a_claim_of_a_killed_process_of_this_machine_is_taken_over_at_once(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        with Claims(tmp_path) as ours:
+            assert not ours.take("7")
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            assert ours.take("7")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_process_that_lost_its_claim_does_not_release_that_of_another(tmp_path):
+    with Claims(tmp_path) as ours, Claims(tmp_path) as theirs:
+        assert ours.take("7")
+        (tmp_path / "7").unlink()  # expired, while this process was suspended
+        assert theirs.take("7")
+        ours.release("7")
+        assert not ours.take("7")
+
+
+def test_the_owner_touches_its_claims(tmp_path):
+    with Claims(tmp_path, heartbeat=0.01) as ours:
+        assert ours.take("7")
+        os.utime(tmp_path / "7", (0, 0))
+        while not (tmp_path / "7").stat().st_mtime:
+            pass
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a folder that not even root can write to")
+def test_a_folder_that_cannot_be_written_is_refused_in_one_sentence():
+    with (
+        pytest.raises(apac.StorageError, match="could not write to /sys/apac/claims: "),
+        Claims(Path("/sys/apac/claims")),
+    ):
+        pass

@@ -1,0 +1,134 @@
+"""The list of files: what sources stand for, and parts that are read by themselves."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tracemalloc
+from itertools import count, islice
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import apac
+from apac.data.folder_files import image_files
+from apac.distributed import file_list
+from apac.distributed.file_list import FileList, find_images, store_list
+
+PATHS = ["a/1.png", "a/1.png", "line\nbreak.png", os.fsdecode(b"latin-\xe9.png"), "b/2.jpg"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    names = [
+        "b.png",
+        "a/2.jpg",
+        "a/10.jpg",
+        "a.b/1.PNG",
+        "a/c/1.webp",
+        "a.png",
+        ".hidden.png",
+        ".git/1.png",
+        "notes.txt",
+    ]
+    for name in [*names, "photo.heic"]:
+        path = tmp_path / "images" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "images" / "circle").symlink_to(tmp_path / "images")
+    (tmp_path / "images" / "linked.png").symlink_to(tmp_path / "images" / "b.png")
+    return tmp_path / "images"
+
+
+def test_a_folder_has_the_files_and_the_order_of_classify_without_an_output_folder(folder):
+    found = list(find_images([str(folder)]))
+    assert found == [str(path) for path in image_files(folder)]
+    assert len(found) == 8
+
+
+def test_paths_are_relative_if_the_source_is(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert list(find_images(["."]))[:2] == ["a/10.jpg", "a/2.jpg"]
+
+
+def test_patterns_lists_and_the_standard_input_are_sources(folder, tmp_path, monkeypatch):
+    (tmp_path / "list").write_bytes(b"one.png\r\n\nlatin-\xe9.png")
+    lines = io.BytesIO(b"two words.png\n")
+    monkeypatch.setattr(file_list, "sys", SimpleNamespace(stdin=SimpleNamespace(buffer=lines)))
+    found = list(find_images([f"{folder}/a/*.jpg", f"@{tmp_path}/list", "-", f"{folder}/b.png", f"{folder}/a*/c"]))
+    assert found == [
+        *(f"{folder}/a/10.jpg", f"{folder}/a/2.jpg", "one.png", os.fsdecode(b"latin-\xe9.png"), "two words.png"),
+        *(f"{folder}/b.png", f"{folder}/a/c/1.webp"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("photos", "there is no file or folder photos"),
+        ("@photos", "the list photos cannot be read: No such file"),
+        ("@nul", "got a NUL character"),
+    ],
+)
+def test_a_source_that_does_not_exist_is_refused(tmp_path, monkeypatch, source, sentence):
+    monkeypatch.chdir(tmp_path)
+    Path("nul").write_bytes(b"1.png\0002.png\n")
+    with pytest.raises(apac.InputError, match=sentence):
+        list(find_images([source]))
+
+
+def test_parts_are_read_by_themselves_with_any_name(tmp_path):
+    stored = store_list(tmp_path, PATHS, part_size=2)
+    assert (stored.count, stored.parts) == (5, 3)
+    assert [stored.read(part) for part in range(3)] == [PATHS[:2], PATHS[2:4], PATHS[4:]]
+    assert [stored.files_of(part) for part in range(3)] == [2, 2, 1]
+    assert list(stored) == PATHS
+    assert store_list(tmp_path, PATHS[:4], part_size=2).parts == 2
+
+
+def test_very_many_files_make_larger_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_list, "PART_SIZE", 2)
+    monkeypatch.setattr(file_list, "MAX_PARTS", 3)
+    names = [f"{number}.png" for number in range(13)]
+    stored = store_list(tmp_path, names)
+    assert (stored.part_size, stored.parts) == (6, 3)
+    assert [stored.read(part) for part in range(3)] == [names[:6], names[6:12], names[12:]]
+
+
+def test_the_list_of_many_files_is_not_held_in_memory(tmp_path):
+    paths = (f"/archive/{number:09}.jpg" for number in count())
+    tracemalloc.start()
+    stored = store_list(tmp_path, islice(paths, 30_000))
+    assert stored.first_difference(f"/archive/{number:09}.jpg" for number in range(30_000)) is None
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1e6 < sys.getsizeof("/archive/000000000.jpg") * 30_000
+
+
+def test_the_first_difference_is_named(tmp_path):
+    stored = store_list(tmp_path, PATHS)
+    assert stored.first_difference(PATHS) is None
+    assert stored.first_difference(["a/1.png", "a/2.png"]) == "file 2 is a/1.png, not a/2.png"
+    assert stored.first_difference([*PATHS, "c"]) == "file 6 is the end of the list, not c"
+
+
+def test_a_damaged_list_is_refused(tmp_path):
+    stored = store_list(tmp_path, PATHS, part_size=2)
+    content = (tmp_path / "files.list").read_bytes()
+    (tmp_path / "files.list").write_bytes(content.replace(b"2.jpg", b"3.jpg"))
+    with pytest.raises(apac.StorageError, match="is damaged; remove the folder and start again"):
+        list(stored)
+    (tmp_path / "files.list").write_bytes(content[:-3])
+    with pytest.raises(apac.StorageError, match="is damaged"):
+        stored.read(2)
+    with pytest.raises(apac.StorageError, match="is damaged"):
+        FileList(tmp_path / "none", 5, "", 2).read(0)
+    with pytest.raises(apac.StorageError, match="is damaged"):
+        list(FileList(tmp_path / "none", 5, "", 2))
+
+
+def test_no_files_are_refused(tmp_path):
+    with pytest.raises(apac.InputError, match="no image files"):
+        store_list(tmp_path, [])

@@ -1,0 +1,156 @@
+"""The job of a folder: other jobs, other data and other folders are refused, with the first difference."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import apac
+from apac.distributed import job as job_module
+from apac.distributed.claims import Claims
+from apac.distributed.deciding import decide_files
+from apac.distributed.file_list import store_list
+from apac.distributed.job import open_job, settings_of
+from apac.runs.file_classifier import FileClassifier
+from file_jobs import file_classifier, write_images
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return write_images(tmp_path / "images", 6)
+
+
+def with_rule(deciding: FileClassifier) -> FileClassifier:
+    return replace(deciding, classifier=replace(deciding.classifier, rule=apac.FixedPasses(3)))
+
+
+def with_weights(deciding: FileClassifier) -> FileClassifier:
+    with torch.no_grad():
+        deciding.classifier.network[1].bias[0] = 1e-6  # type: ignore[index]
+    return deciding
+
+
+def with_temperature(deciding: FileClassifier) -> FileClassifier:
+    return replace(deciding, classifier=replace(deciding.classifier, temperature=2.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (with_rule, r"its rule is Certified\(.*\), not FixedPasses\(passes=3\)"),
+        (with_weights, "its network is [0-9a-f]{64}, not [0-9a-f]{64}"),
+        (with_temperature, "its temperature is 1.0, not 2.0"),
+        (lambda deciding: replace(deciding, fit="pad"), "its fit is crop, not pad"),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_another_job_is_refused_with_the_first_difference(images, tmp_path, change, difference, rank):
+    decide_files(file_classifier(), [str(images)], tmp_path / "d")
+    with pytest.raises(apac.InputError, match=f"d has another job: {difference}; repeat the command"):
+        decide_files(change(file_classifier()), [str(images)], tmp_path / "d", rank=rank, ranks=2)
+
+
+def test_other_files_versions_and_parts_are_refused(images, tmp_path, monkeypatch):
+    decide_files(file_classifier(), [str(images)], tmp_path / "d")
+    with pytest.raises(apac.InputError, match="its part size is 512, not 7"):
+        decide_files(file_classifier(), [str(images)], tmp_path / "d", part_size=7)
+    with pytest.raises(apac.InputError, match="its list of sources is "):
+        decide_files(file_classifier(), [str(images / "a")], tmp_path / "d", rank=1, ranks=2)
+    with pytest.raises(apac.InputError, match="its format is csv, not parquet"):
+        decide_files(file_classifier(), [str(images)], tmp_path / "d", format="parquet")
+    with monkeypatch.context() as patch:
+        patch.setattr(job_module, "installed_version", lambda name: "9.9")
+        with pytest.raises(apac.InputError, match=r"its version of augmented-pattern-classification is .*, not 9.9"):
+            decide_files(file_classifier(), [str(images)], tmp_path / "d")
+    write_images(images, 8, seed=1)
+    with pytest.raises(apac.InputError, match=r"in its list, file 4 is .*b/00001.png, not .*a/00006.png"):
+        decide_files(file_classifier(), [str(images)], tmp_path / "d")
+
+
+def test_relative_paths_belong_to_their_working_folder(images, tmp_path, monkeypatch):
+    (tmp_path / "list").write_text("images/a/00000.png\n")
+    monkeypatch.chdir(tmp_path)
+    decide_files(file_classifier(), ["@list"], tmp_path / "d")
+    monkeypatch.chdir(images)
+    with pytest.raises(apac.InputError, match=r"its working folder is .*, not .*images"):
+        decide_files(file_classifier(), ["@../list"], tmp_path / "d")
+
+
+def test_a_machine_without_the_data_is_refused(images, tmp_path, monkeypatch):
+    decide_files(file_classifier(), [str(images)], tmp_path / "d", part_size=2)
+    first = images / "a" / "00000.png"
+    first.write_bytes(b"other data")
+    with pytest.raises(apac.InputError, match=r"the data differ .*00000\.png has 10 bytes"):
+        decide_files(file_classifier(), [str(images)], tmp_path / "d", rank=1, ranks=2)
+    images.rename(tmp_path / "moved")
+    with pytest.raises(apac.InputError, match="this machine does not have the data of the job"):
+        decide_files(file_classifier(), [str(images)], tmp_path / "d", rank=1, ranks=2)
+    with pytest.raises(apac.InputError, match="there is no file or folder"):
+        decide_files(file_classifier(), [str(images)], tmp_path / "d")
+
+
+def test_data_that_vanish_meanwhile_are_not_rows_of_missing_files(images, tmp_path, monkeypatch):
+    decode = FileClassifier.decode
+
+    def vanish(self: FileClassifier, path: Path) -> torch.Tensor:
+        if images.exists():
+            images.rename(tmp_path / "moved")
+        return decode(self, path)
+
+    monkeypatch.setattr(FileClassifier, "decode", vanish)
+    with pytest.raises(apac.InputError, match="this machine does not have the data of the job"):
+        decide_files(file_classifier(), [str(images)], tmp_path / "d")
+    assert not list((tmp_path / "d").glob("parts/*"))
+
+
+def test_a_folder_of_something_else_is_refused_and_unchanged(images, tmp_path):
+    with pytest.raises(apac.InputError, match=r"has other files, such as ., and no job.json"):
+        decide_files(file_classifier(), [str(images)], images)
+    assert sorted(path.name for path in images.iterdir()) == ["a", "b"]
+    (tmp_path / "file").touch()
+    with pytest.raises(apac.InputError, match="is a file; the decisions need a folder"):
+        decide_files(file_classifier(), [str(images)], tmp_path / "file")
+    for content, sentence in (("{", "damaged or truncated"), ("[]", "is not a job"), ('{"job": 1}', "is damaged")):
+        (tmp_path / "d").mkdir(exist_ok=True)
+        (tmp_path / "d" / "job.json").write_text(content)
+        with pytest.raises(apac.ApacError, match=sentence):
+            decide_files(file_classifier(), [str(images)], tmp_path / "d")
+
+
+def test_a_job_that_was_interrupted_before_its_description_was_written_starts_again(images, tmp_path):
+    store_list(tmp_path / "d", ["something else"])
+    assert decide_files(file_classifier(), [str(images)], tmp_path / "d").decided == 6
+
+
+def test_a_rank_that_must_not_list_waits_for_the_one_that_does(images, tmp_path):
+    settings = settings_of(file_classifier(), None, "csv")
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        with Claims(tmp_path / "other") as claims:  # rank 0 reads the standard input
+            open_job(tmp_path / "d", claims, settings, [str(images)])
+        payload = json.loads((tmp_path / "d" / "job.json").read_text())
+        (tmp_path / "d" / "job.json").write_text(json.dumps(payload | {"sources": ["-"]}))
+
+    with Claims(tmp_path / "d" / "claims") as claims:
+        job = open_job(tmp_path / "d", claims, settings, ["-"], is_first=False, wait=wait)
+    assert (len(waits), job.files.count) == (1, 6)
+
+
+def test_a_full_disk_is_one_sentence_and_the_job_continues_when_there_is_space(images, tmp_path):
+    resource = pytest.importorskip("resource")
+    decide_files(file_classifier(), [str(images)], tmp_path / "d")
+    (tmp_path / "d" / "parts" / "000000.sha256").unlink()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # files end after 100 bytes, as on a full disk
+    try:
+        with pytest.raises(apac.StorageError, match=r"could not write .*000000.csv: File too large"):
+            decide_files(file_classifier(), [str(images)], tmp_path / "d")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert decide_files(file_classifier(), [str(images)], tmp_path / "d").decided == 6

@@ -1,0 +1,128 @@
+"""Runs that ask for too much, or do not fit together, are refused before anything is allocated by their numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import apac
+from apac import limits, models
+from apac.runs.folder import PRETRAINED
+from commands import refusal
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(PRETRAINED / "mnist-cnn", tmp_path / "run"))
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {"kind": "Compose", "parts": []}
+    for _ in range(depth):
+        value = {"kind": "Compose", "parts": [value]}
+    return value
+
+
+def change(folder: Path, **values: Any) -> None:
+    payload = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(payload | values))
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"deformation": nested(400)}, "damaged or truncated"),
+        ({"deformation": nested(25)}, None),
+        ({"deformation": {"kind": "Compose", "parts": [{"kind": "Flip"}] * 20_000}}, "10,000 parts"),
+        ({"deformation": {"kind": "Elastic", "sigma": 1e8}}, "sigma of an Elastic must be a number between"),
+        ({"image_shape": [1, 30_000, 30_000]}, "at most 67,108,864 values"),
+        ({"image_shape": [1, 2000, 2000]}, "takes images of 28 × 28 pixels"),
+        ({"image_shape": [1, 2000, 2000], "network": "resnet"}, "do not match each other"),
+        ({"image_shape": [True, 28, 28]}, "must be three integers"),
+        ({"image_shape": "128"}, "must be three integers"),
+        ({"classes": [str(i) for i in range(99_999)]}, "do not match each other"),
+        ({"classes": [str(i) for i in range(100_001)]}, "a list of 1 to 100,000 names"),
+        ({"classes": "0123456789"}, "a list of 1 to 100,000 names"),
+        ({"classes": ["\ud800", *"123456789"]}, "without control characters"),
+        ({"classes": ["\x1b[2J", *"123456789"]}, "without control characters"),
+        ({"network": 5}, "is damaged"),
+        ({"network": "cifar10-mlp", "image_shape": [3, 32, 32]}, "do not match each other"),
+        ({"normalization": []}, "there is no normalization"),
+        ({"history": [{"epoch": "x", "learning_rate": 1, "loss": 1, "validation_error": 1, "seconds": 1}]}, "damaged"),
+        ({"config": {"seed": 10**4000}}, "seed"),
+    ],
+)
+def test_a_run_that_asks_for_too_much_is_refused(values, sentence, shipped):
+    change(shipped, **values)
+    if sentence is None:
+        (shipped / "tuning.json").unlink()
+        apac.load(shipped)
+        return
+    with pytest.raises(apac.ApacError, match=sentence) as caught:
+        apac.load(shipped)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+def test_no_network_is_built_by_the_numbers_of_a_run(shipped, monkeypatch):
+    """The shapes of the stored tensors decide, and the network has no memory until they fit."""
+    monkeypatch.setattr(models, "build", lambda *arguments, **options: pytest.fail("a network was built"))
+    change(shipped, network="mnist-mlp")
+    with pytest.raises(apac.StorageError, match="do not match each other"):
+        apac.load(shipped)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused_when_the_run_is_loaded(value, shipped):
+    tensors = load_file(shipped / "weights.safetensors")
+    tensors["network.0.bias"][3] = value
+    save_file(tensors, shipped / "weights.safetensors")
+    with pytest.raises(apac.StorageError, match="have NaN or infinite values, in 'network"):
+        apac.load(shipped)
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (1, 1)])
+def test_a_normalization_of_another_shape_is_refused(shape, shipped):
+    tensors = load_file(shipped / "weights.safetensors")
+    tensors |= {"normalization.mean": torch.ones(shape), "normalization.deviation": torch.ones(shape)}
+    save_file(tensors, shipped / "weights.safetensors")
+    change(shipped, normalization="standardization")
+    with pytest.raises(apac.InputError, match="needs tensors of the shapes"):
+        apac.load(shipped)
+
+
+def test_json_that_is_too_deep_too_large_or_a_pipe_is_refused(shipped):
+    path = shipped / "run.json"
+    for text in ("[" * 10_000, "[" * 10_000 + "]" * 10_000, "[" + "0," * (limits.JSON_VALUES + 1) + "0]"):
+        path.write_text(text)
+        assert "damaged or truncated" in refusal("evaluate", shipped)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(apac.StorageError, match="not a regular file"):
+        apac.load(shipped)
+
+
+def test_a_header_of_weights_that_is_too_large_is_refused(shipped):
+    size = limits.TENSOR_HEADER_BYTES + 8
+    (shipped / "weights.safetensors").write_bytes(size.to_bytes(8, "little") + b"{" + b" " * size)
+    with pytest.raises(apac.StorageError, match="damaged or truncated"):
+        apac.load(shipped)
+
+
+@pytest.mark.parametrize("name", ["run.json", "weights.safetensors", "tuning.json", "reliability.json"])
+def test_a_file_that_is_cut_anywhere_is_refused_or_ignored(name, shipped):
+    whole = (shipped / name).read_bytes()
+    for part in range(20):
+        (shipped / name).write_bytes(whole[: len(whole) * part // 20])
+        try:
+            apac.load(shipped)
+        except apac.ApacError as error:
+            assert "\n" not in str(error)
+        else:
+            assert name == "reliability.json"  # how often answers were right, which a decision does not need

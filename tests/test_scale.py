@@ -1,0 +1,68 @@
+"""The examples for clusters, and the simulation of docs/scale.md."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import apac
+
+ROOT = Path(__file__).parent.parent
+CLUSTER = ROOT / "examples" / "cluster"
+
+
+def load_script(path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, path.stem, module)  # where dataclasses look for their annotations
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_slurm_script_has_no_syntax_error():
+    subprocess.run(["bash", "-n", str(CLUSTER / "decide.slurm")], check=True)
+
+
+def test_the_kubernetes_example_is_yaml_with_the_fields_of_a_pytorchjob():
+    yaml = pytest.importorskip("yaml")
+    job = yaml.safe_load((CLUSTER / "decide-pytorchjob.yaml").read_text())
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    for replica in ("Master", "Worker"):
+        spec = job["spec"]["pytorchReplicaSpecs"][replica]
+        (container,) = spec["template"]["spec"]["containers"]
+        assert container["name"] == "pytorch"  # the name that the operator requires
+        assert container["command"][:3] == ["python", "-m", "apac"]
+        mounts, volumes = container["volumeMounts"], spec["template"]["spec"]["volumes"]
+        assert {mount["name"] for mount in mounts} == {volume["name"] for volume in volumes}
+
+
+def test_the_actor_of_the_ray_example_decides_as_the_run_does(monkeypatch, digits):
+    example = load_script(CLUSTER / "ray_data.py", monkeypatch)
+    images = (digits[0][:3] * 255).byte()
+    batch = {"image": images.permute(0, 2, 3, 1).numpy(), "path": np.array(["a", "b", "c"])}
+    decided = example.Decide("mnist-cnn")(batch)
+    run = apac.load("mnist-cnn")
+    decision = run.classifier().decide(run.normalize(images))
+    assert decided["label"].tolist() == [run.classes[label] for label in decision.labels]
+    assert decided["passes"].tolist() == decision.passes.tolist()
+
+
+def test_the_simulation_agrees_with_formulas_where_there_are_some(monkeypatch):
+    simulation = load_script(ROOT / "benchmarks" / "scale_simulation.py", monkeypatch)
+    per_image = {"per_pass": 0.001, "decode": 0.01, "passes_mean": 20, "passes_deviation": 0}
+    costs = simulation.Costs(**per_image, per_part=0.1, list_file=0, start=1, spread=0, failures=0)
+    # 10 parts of 512 images, 0.03 s each.
+    part = 512 * 0.03 + 0.1
+    assert simulation.predict(costs, 5120, 1).wall == pytest.approx(1 + 10 * part)
+    assert simulation.predict(costs, 5120, 4).wall == pytest.approx(1 + 3 * part)
+    assert simulation.predict(costs, 10**9, 1000).parts <= 100_000
