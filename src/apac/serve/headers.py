@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from PIL import Image
 
+from apac.data.bounded_file import BoundedFile, scans
 from apac.serve.limits import Limits
 from apac.serve.pictures import FORMATS
 from apac.serve.refusal import bad_request
 
 RUN_LENGTH = (1, 2)  # compressions of BMP files, whose decoder in Pillow takes a second per megapixel
-START_OF_SCAN = b"\xff\xda"
 # A progressive JPEG file is decoded once per scan. Cameras and editors write about 10; more count as more pixels.
 SCANS = 10
 
@@ -30,7 +30,9 @@ def check_headers(contents: Sequence[bytes], limits: Limits) -> None:
 def _cost(content: bytes, remaining: int) -> int:
     """Return the pixels to decode; 0 for a file that the decoder will refuse."""
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as file:
+        bounded = BoundedFile(io.BytesIO(content), "the image")
+        with Image.open(bounded, formats=FORMATS) as file:  # type: ignore[arg-type]
+            repeats = -(-scans(file, bounded) // SCANS) if file.format in ("JPEG", "MPO") else 1
             pixels, format, compression = file.width * file.height, file.format, file.info.get("compression")
     except Image.DecompressionBombError:
         return remaining + 1
@@ -38,4 +40,4 @@ def _cost(content: bytes, remaining: int) -> int:
         return 0
     if format == "BMP" and compression in RUN_LENGTH:
         raise bad_request("BMP files with run-length encoding are not read; send a PNG file.")
-    return pixels * max(1, -(-content.count(START_OF_SCAN) // SCANS)) if format in ("JPEG", "MPO") else pixels
+    return pixels * repeats

@@ -56,11 +56,6 @@ class Model:
     def takes_pictures(self) -> bool:
         return self.takes_pixels and self.run.image_shape[0] in (1, 3)
 
-    @property
-    def takes_digits(self) -> bool:
-        """Whether the run reads drawn digits."""
-        return self.run.data in ("mnist", "mnist-5k")
-
     def settings(self, choices: Parameters) -> Settings:
         """Return how to decide, or refuse what the limits exclude."""
         seed = self.seed if choices.seed is None else choices.seed

@@ -126,7 +126,7 @@ def add_upload(app: FastAPI, services: Services, static: Path) -> None:
     async def described() -> list[dict[str, Any]]:
         """What the page asks for."""
         return [
-            {"name": model.name, "classes": len(model.run.classes), "draws": model.takes_digits}
+            {"name": model.name, "classes": len(model.run.classes), "draws": model.run.takes_digits}
             for model in services.models.values()
             if model.takes_pictures
         ]
