@@ -27,7 +27,7 @@ from apac.serve.limits import Limits
 from apac.serve.model import Model
 from apac.serve.server import uvicorn_config
 
-LIMITS = Limits(images=80, passes=2048, queue=200, body_seconds=1.0, seconds=20.0)
+LIMITS = Limits(images=80, passes=2048, queue=200, body_seconds=10.0, seconds=20.0)
 
 
 @dataclass

@@ -160,16 +160,19 @@ def test_a_request_that_fails_shows_a_sentence_and_the_next_one_works(page, seve
     playwright.expect(page.get_by_role("alert")).to_be_hidden()
 
 
-def test_closing_the_page_stops_the_work(page, server):
+def test_closing_the_page_stops_the_work(page, server, monkeypatch):
     draw_seven(page)
     # A request that never settles: the server has nothing under way soon after the page is closed.
     page.evaluate(
         """() => { const send = fetch; window.fetch = (url, options) => send(url + "&passes=2048", options) }"""
     )
+    decided: list[int] = []
+    monkeypatch.setattr(server.guard.metrics, "decided", lambda model, decision: decided.append(int(decision.passes)))
     page.get_by_role("button", name="Classify the drawing").click()
     playwright.expect(page.locator("#passes")).not_to_be_empty(timeout=20_000)
     page.close()
     server.wait_until_idle()
+    assert decided == []
 
 
 def test_without_the_server_the_page_says_so(page):
@@ -233,5 +236,6 @@ def test_a_server_with_a_token_asks_for_it_and_says_if_it_is_wrong(browser, seve
         field.press("Enter")
         playwright.expect(page.locator("#drawing")).to_be_visible()
         playwright.expect(field).to_be_hidden()
+        playwright.expect(page.get_by_role("link", name="Description of the interface")).to_be_hidden()
         drop(page, seven, "seven.png")
         expect_settled(page, "7")
