@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import re
 import socket
 import struct
@@ -12,13 +13,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2 as httpx
+import torch
 import uvicorn
+from torch import Tensor, nn
 
 import apac
 from apac.serve.app import build, services_of
@@ -89,6 +92,36 @@ def running(
 
 def mnist(limits: Limits = LIMITS, **changes: Any) -> Model:
     return Model("mnist-cnn", replace(apac.load("mnist-cnn"), **changes), limits)
+
+
+class Gate(nn.Module):
+    """A network that waits until it may go on, and fails if it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.open.set()
+        self.fails = False
+        self.passes = 0  # of all images
+        self.closes_at = math.inf  # passes
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.passes >= self.closes_at:
+            self.closes_at = math.inf
+            self.open.clear()
+        assert self.open.wait(30)
+        self.passes += len(images)
+        if self.fails:
+            raise RuntimeError("a secret of the network")
+        return torch.cat((images.flatten(1)[:, :9], images.new_zeros(len(images), 1)), dim=1)
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not happen")
 
 
 def tensor(values: Any, datatype: str = "UINT8") -> dict[str, Any]:

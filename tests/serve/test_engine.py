@@ -12,31 +12,12 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 import torch
-from torch import Tensor, nn
 
 import apac
 from apac.serve.model import Model, Parameters
-from served import LIMITS, mnist, request, running, tensor
+from served import LIMITS, Gate, mnist, request, running, tensor, wait_for
 
 ZEROS = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
-
-
-class Gate(nn.Module):
-    """A network that waits until it may go on, and fails if it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open = threading.Event()
-        self.open.set()
-        self.fails = False
-        self.passes = 0  # of all images
-
-    def forward(self, images: Tensor) -> Tensor:
-        assert self.open.wait(30)
-        self.passes += len(images)
-        if self.fails:
-            raise RuntimeError("a secret of the network")
-        return torch.cat((images.flatten(1)[:, :9], images.new_zeros(len(images), 1)), dim=1)
 
 
 @pytest.fixture
@@ -59,14 +40,6 @@ def in_thread(function: Any, *arguments: Any, **options: Any) -> tuple[threading
     thread = threading.Thread(target=lambda: results.append(function(*arguments, **options)))
     thread.start()
     return thread, results
-
-
-def wait_for(condition: Any) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it did not happen")
 
 
 def test_a_full_queue_is_503_with_retry_after_and_accepted_requests_are_answered(gate):
