@@ -132,7 +132,7 @@ def test_the_model_is_ready_after_its_first_decision(gate):
         assert [client.get(path).status_code for path in paths] == [200, 200]
 
 
-def test_a_run_without_deformation_is_decided_by_one_pass_unless_the_request_says_otherwise(gate):
+def test_a_run_without_deformation_is_decided_by_one_pass_unless_the_request_says_otherwise(unprepared):
     model = mnist(deformation=apac.Compose())
     with running(model) as server:
         assert infer(server).json()["outputs"][6]["data"] == [1]

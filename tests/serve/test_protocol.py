@@ -91,6 +91,12 @@ def test_the_same_image_gives_the_same_bytes_alone_and_among_64_others(server, p
     assert first == {name: data[: len(first[name])] for name, data in in_one_request.items()}
 
 
+def test_the_last_of_65_images_has_the_same_bytes_alone_with_the_prepared_network(pixels):
+    with running(mnist()) as server:
+        alone, among = (server.infer(request(tensor(some), passes=32)) for some in (pixels[64:65], pixels[:65]))
+    assert alone == {name: data[-len(alone[name]) :] for name, data in among.items()}
+
+
 def test_a_spread_that_does_not_exist_is_null_and_outputs_can_be_chosen(server, pixels):
     payload = {**request(tensor(pixels[:1]), passes=1), "id": "a", "outputs": [{"name": "standard_errors"}]}
     with server.client() as client:

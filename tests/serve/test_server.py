@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -104,6 +105,28 @@ def test_a_second_signal_ends_at_once(pixels):
         server.send_signal(signal.SIGTERM)
         assert server.wait(10) == 1
         client.join()
+
+
+STUCK = """
+import time
+from apac.serve import routes
+from apac.serve.server import Configuration, serve
+routes._read = lambda *arguments: time.sleep(600)
+serve(Configuration(("mnist-cnn",), port=0, threads=1), lambda names, address: print(address, flush=True))
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_does_not_wait_for_a_file_that_nobody_waits_for():
+    with subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True) as server:
+        address = server.stdout.readline().strip()
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{address}/classify", files={"image": b"x"}, trust_env=False, timeout=3)
+        server.send_signal(signal.SIGTERM)
+        try:
+            assert server.wait(30) == 0
+        finally:
+            server.kill()
 
 
 @pytest.mark.slow

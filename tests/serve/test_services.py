@@ -8,6 +8,7 @@ import io
 import threading
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -140,7 +141,7 @@ def test_the_files_of_a_request_that_left_are_not_decoded(server, seven, monkeyp
     canceled = threading.Event()
     read: list[str] = []
 
-    def read_and_leave(run: object, content: bytes, limits: Limits, name: str) -> object:
+    def read_and_leave(run: Any, content: bytes, limits: Limits, name: str) -> object:
         read.append(name)
         canceled.set()
         return original(run, content, limits, name)
