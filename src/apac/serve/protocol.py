@@ -201,7 +201,7 @@ def _content(file: str, index: int) -> bytes:
 def _pictures(model: Model, contents: list[bytes], canceled: threading.Event) -> Iterator[Tensor]:
     for index, content in enumerate(contents):
         if canceled.is_set():
-            raise unavailable("the request was given up.")  # nobody reads this
+            raise unavailable("the request was given up.")  # the client has left, or has this answer
         yield read_picture(model.run, content, model.limits, f"image {index}")[0]
 
 

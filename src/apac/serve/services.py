@@ -41,7 +41,7 @@ class Services:
     futures: set[Future[Any]] = field(default_factory=set)
 
     def close(self) -> None:
-        """Take no more work, without waiting for what is under way: nobody waits for its result."""
+        """Take no more work, without waiting for what is under way: its clients have left."""
         self.decoders.shutdown(wait=False, cancel_futures=True)
 
     @property
