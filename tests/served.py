@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import re
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2 as httpx
+import torch
 import uvicorn
+from torch import Tensor, nn
 
 import apac
 from apac.serve.app import build, services_of
@@ -26,7 +30,7 @@ from apac.serve.limits import Limits
 from apac.serve.model import Model
 from apac.serve.server import uvicorn_config
 
-LIMITS = Limits(images=80, passes=2048, queue=200, body_seconds=1.0, seconds=20.0)
+LIMITS = Limits(images=80, passes=2048, queue=200, body_seconds=10.0, seconds=20.0)
 
 
 @dataclass
@@ -90,6 +94,36 @@ def mnist(limits: Limits = LIMITS, **changes: Any) -> Model:
     return Model("mnist-cnn", replace(apac.load("mnist-cnn"), **changes), limits)
 
 
+class Gate(nn.Module):
+    """A network that waits until it may go on, and fails if it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.open.set()
+        self.fails = False
+        self.passes = 0  # of all images
+        self.closes_at = math.inf  # passes
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.passes >= self.closes_at:
+            self.closes_at = math.inf
+            self.open.clear()
+        assert self.open.wait(30)
+        self.passes += len(images)
+        if self.fails:
+            raise RuntimeError("a secret of the network")
+        return torch.cat((images.flatten(1)[:, :9], images.new_zeros(len(images), 1)), dim=1)
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not happen")
+
+
 def tensor(values: Any, datatype: str = "UINT8") -> dict[str, Any]:
     return {"name": "images", "datatype": datatype, "shape": list(values.shape), "data": values.flatten().tolist()}
 
@@ -101,6 +135,16 @@ def files(*contents: bytes) -> dict[str, Any]:
 
 def request(inputs: dict[str, Any], **parameters: Any) -> dict[str, Any]:
     return {"inputs": [inputs], "parameters": parameters}
+
+
+def run_length_bmp(width: int, height: int) -> bytes:
+    """A BMP file of one color in a few bytes per row."""
+    row = bytes([255, 7]) * (width // 255) + b"\0\0"
+    data = row * height + b"\0\1"
+    palette = bytes(1024)
+    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(data), 2835, 2835, 256, 0)
+    start = 14 + len(header) + len(palette)
+    return struct.pack("<2sIHHI", b"BM", start + len(data), 0, 0, start) + header + palette + data
 
 
 @contextmanager

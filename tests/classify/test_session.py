@@ -125,6 +125,15 @@ def test_a_watched_image_has_an_update_after_every_16_passes(classifier, images)
     ]
 
 
+def test_a_watched_image_that_leaves_is_forgotten(classifier, images):
+    with Session.open(classifier, SHAPE) as session:
+        ticket = session.join(images[0], settings(apac.FixedPasses(64)), watched=True)
+        assert [update.ticket for update in session.advance()]
+        session.leave(ticket)
+        assert list(session.advance()) == []
+        assert not session._watched
+
+
 def test_an_image_with_nan_logits_stops_alone():
     def network(images: Tensor) -> Tensor:
         logits = images.flatten(1)

@@ -21,15 +21,17 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from served import Running, process
+from served import Running, process, run_length_bmp
 
 CLIENTS = 6  # at the same time
+LARGE_EVERY = 150  # requests
 FEW, MANY = 60, int(os.environ.get("APAC_FUZZ", "50000"))
 ODD = [None, -1, 0, 1, 2**63, 10**30, 1e308, -0.5, "", "x" * 1000, "\ud800", [], {}, [[]], {"a": {}}, True, [None] * 9]
 PATHS = ["/", "/v2", "/classify", "/metrics", "/static/../../x", "/v2/models/%00/infer", "/v2/models/" + "a" * 3000]
@@ -60,10 +62,13 @@ class Fuzzer:
             self.broken_connection,
             self.garbage,
             self.odd_path,
+            self.half_closed,
         ]
         for number in range(count):
             if number % 1000 == 500:
                 self.slow_request()
+            if number % LARGE_EVERY == LARGE_EVERY // 2:
+                self.large_body()
             self.random.choice(kinds)()
         for connection in self.slow:  # each was refused or closed in time
             with connection, suppress(ConnectionError):
@@ -88,11 +93,12 @@ class Fuzzer:
         if response.status >= 400 and method != "HEAD":
             assert list(json.loads(content)) == ["error"]
 
-    def raw(self, content: bytes) -> None:
+    def raw(self, content: bytes, *, half_closed: bool = False) -> None:
         with socket.create_connection((self.host, int(self.port)), timeout=60) as connection:
             try:
                 connection.sendall(content)
-                connection.shutdown(socket.SHUT_WR)
+                if half_closed:
+                    connection.shutdown(socket.SHUT_WR)
                 self._note(connection.recv(15))
             except OSError:
                 self.statuses["closed"] += 1
@@ -156,6 +162,16 @@ class Fuzzer:
     def garbage(self) -> None:
         self.raw(self.random.randbytes(self.random.randrange(1, 2000)) + b"\r\n\r\n")
 
+    def half_closed(self) -> None:
+        self.raw(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n", half_closed=True)
+
+    def large_body(self) -> None:
+        bodies, contents = large()
+        if self.random.random() < len(bodies) / (len(bodies) + len(contents)):
+            self.infer(self.random.choice(bodies))
+        else:
+            self.upload(self.random.choice(contents))
+
     def odd_path(self) -> None:
         method = self.random.choice(("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "BREW"))
         self.send(method, self.random.choice(PATHS), b"")
@@ -171,9 +187,34 @@ class Fuzzer:
         self.slow.append(connection)
 
 
-def _encoded(picture: Image.Image, kind: str) -> bytes:
+@cache
+def large() -> tuple[list[bytes], list[bytes]]:
+    """Return bodies of requests and image files that are large, or small and costly."""
+    mixed: list[Any] = [1e300, 10**300, -1, "1"]
+    kinds: list[list[Any]] = [
+        ["x" * 1_000_000] + ["a"] * 1_000_000,
+        mixed * 12_000,
+        [[]] * 4_000_000,
+        [[[[]] * 28] * 28] * 1000,
+        [0] * 8_000_000,
+    ]
+    photo = Image.radial_gradient("L").resize((5000, 5000))
+    progressive = _encoded(photo, "JPEG", progressive=True)
+    last = progressive[progressive.rfind(b"\xff\xda") : -2]
+    many_scans = progressive[:-2] + last * 20 + progressive[-2:]
+    contents = [_encoded(photo, "PNG"), progressive, many_scans, run_length_bmp(5000, 4990)]
+    many = [base64.b64encode(_encoded(photo.resize((1000, 1000)), "PNG")).decode()] * 50
+    return [*(_request(data, "UINT8", (1, 1, 28, 28)) for data in kinds), _request(many, "BYTES", (50,))], contents
+
+
+def _request(data: list[Any], datatype: str, shape: tuple[int, ...]) -> bytes:
+    tensor = {"name": "images", "datatype": datatype, "shape": shape, "data": data}
+    return json.dumps({"inputs": [tensor], "parameters": {"passes": 1}}, separators=(",", ":")).encode()
+
+
+def _encoded(picture: Image.Image, kind: str, **options: Any) -> bytes:
     file = io.BytesIO()
-    picture.save(file, kind)
+    picture.save(file, kind, **options)
     return file.getvalue()
 
 
@@ -186,8 +227,8 @@ def test_malformed_requests_are_refused_and_the_next_good_one_is_answered(server
         assert client.post("/classify", files={"image": seven}).json()["class"] == "7"
 
 
-def resident(pid: int) -> int:
-    status: Any = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+def memory(pid: int, field: str = "VmRSS") -> int:
+    status: Any = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(status[1])
 
 
@@ -208,14 +249,15 @@ def run_schemathesis(address: str) -> None:
 def test_thousands_of_malformed_requests_leave_the_memory_as_it_was(seven: bytes) -> None:
     with process("--port", "0") as (server, address):
         Fuzzer(address, seed=1).run(1000)  # buffers of the first requests of each kind
-        before = resident(server.pid)
+        before = memory(server.pid)
         fuzzers = [Fuzzer(address, seed=2 + number) for number in range(CLIENTS)]
         with ThreadPoolExecutor(CLIENTS) as pool:
             list(pool.map(lambda fuzzer: fuzzer.run(-(-MANY // CLIENTS)), fuzzers))
         run_schemathesis(address)
-        after = resident(server.pid)
+        after, peak = memory(server.pid), memory(server.pid, "VmHWM")
         statuses = sum((fuzzer.statuses for fuzzer in fuzzers), Counter[int | str]())
-        print(f"{statuses.total()} requests, {dict(statuses)}, {before >> 10} MiB before and {after >> 10} MiB after")
+        sizes = f"{before >> 10} MiB before, {after >> 10} MiB after, {peak >> 10} MiB at most"
+        print(f"{statuses.total()} requests, {dict(statuses)}, {sizes}")
         assert abs(after - before) < 0.1 * before
         last = Fuzzer(address, seed=0)
         last.upload(seven)

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import sklearn.datasets
 
 import apac
 from apac.serve.model import Model
-from served import LIMITS, mnist, running
+from served import LIMITS, Gate, mnist, running, wait_for
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -160,16 +161,23 @@ def test_a_request_that_fails_shows_a_sentence_and_the_next_one_works(page, seve
     playwright.expect(page.get_by_role("alert")).to_be_hidden()
 
 
-def test_closing_the_page_stops_the_work(page, server):
-    draw_seven(page)
-    # A request that never settles: the server has nothing under way soon after the page is closed.
-    page.evaluate(
-        """() => { const send = fetch; window.fetch = (url, options) => send(url + "&passes=2048", options) }"""
-    )
-    page.get_by_role("button", name="Classify the drawing").click()
-    playwright.expect(page.locator("#passes")).not_to_be_empty(timeout=20_000)
-    page.close()
-    server.wait_until_idle()
+def test_closing_the_page_stops_the_work(browser):
+    gate, limits = Gate(), replace(LIMITS, passes=16_384)
+    with running(mnist(limits, network=gate), limits=limits) as server, opened(browser, server) as page:
+        draw_seven(page)
+        page.evaluate(
+            """() => { const send = fetch; window.fetch = (url, options) => send(url + "&passes=16384", options) }"""
+        )
+        gate.closes_at = gate.passes + 512
+        page.get_by_role("button", name="Classify the drawing").click()
+        playwright.expect(page.locator("#passes")).not_to_be_empty(timeout=20_000)
+        wait_for(lambda: not gate.open.is_set())
+        page.close()
+        left = {"route": "/classify", "status": "499"}
+        wait_for(lambda: server.guard.metrics.registry.get_sample_value("apac_requests_total", left))
+        gate.open.set()
+        server.wait_until_idle()
+        assert gate.passes < 2048
 
 
 def test_without_the_server_the_page_says_so(page):
@@ -233,5 +241,6 @@ def test_a_server_with_a_token_asks_for_it_and_says_if_it_is_wrong(browser, seve
         field.press("Enter")
         playwright.expect(page.locator("#drawing")).to_be_visible()
         playwright.expect(field).to_be_hidden()
+        playwright.expect(page.get_by_role("link", name="Description of the interface")).to_be_hidden()
         drop(page, seven, "seven.png")
         expect_settled(page, "7")

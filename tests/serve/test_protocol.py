@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,6 +14,8 @@ from torch import nn
 
 import apac
 from apac.serve.model import Model
+from apac.serve.protocol import RequestInput, images_of
+from apac.serve.refusal import Refusal
 from served import LIMITS, files, mnist, request, running, tensor
 
 CLASSES = [str(digit) for digit in range(10)]
@@ -87,6 +91,12 @@ def test_the_same_image_gives_the_same_bytes_alone_and_among_64_others(server, p
     assert first == {name: data[: len(first[name])] for name, data in in_one_request.items()}
 
 
+def test_the_last_of_65_images_has_the_same_bytes_alone_with_the_prepared_network(pixels):
+    with running(mnist()) as server:
+        alone, among = (server.infer(request(tensor(some), passes=32)) for some in (pixels[64:65], pixels[:65]))
+    assert alone == {name: data[-len(alone[name]) :] for name, data in among.items()}
+
+
 def test_a_spread_that_does_not_exist_is_null_and_outputs_can_be_chosen(server, pixels):
     payload = {**request(tensor(pixels[:1]), passes=1), "id": "a", "outputs": [{"name": "standard_errors"}]}
     with server.client() as client:
@@ -102,7 +112,10 @@ ZEROS = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
     ("payload", "sentence"),
     [
         (b"{", "the body is not valid JSON."),
-        (b"[" * 100_000, "the body is not valid JSON."),
+        (b"[" * 1000, "the body is not valid JSON."),
+        (b"[" * 100_000, "the body has more values than the images of a request."),
+        (b"," * 100_000, "the body has more values than the images of a request."),
+        (b"{" * 100_000, "the body has more values than the images of a request."),
         ({}, "inputs is missing or not valid"),
         (request(tensor(ZEROS) | {"datatype": "INT8"}), "inputs.0.datatype is missing or not valid"),
         (request(tensor(ZEROS) | {"shape": [1, 28, 28]}), "the shape of UINT8 images must be [n, 1, 28, 28]"),
@@ -130,6 +143,28 @@ ZEROS = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
 )
 def test_bad_requests_are_refused_in_a_fixed_sentence(server, payload, sentence):
     assert sentence in server.refusal(payload)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ["x" * 100_000] + ["a"] * 783,
+        [0] * 783 + ["x" * 100_000],
+        ["x" * 1000] + ["a"] * 100_000,
+        [[[["x" * 100_000] + ["a"] * 27] + [["a"] * 28] * 27]],
+        [[]] * 784,
+    ],
+    ids=["long string", "string at the end", "too many", "nested", "empty lists"],
+)
+def test_what_is_not_a_number_is_refused_before_an_array_is_made_of_it(server, data):
+    asked = RequestInput.model_validate(tensor(ZEROS) | {"data": data})
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refusal, match="as many numbers as the shape says"):
+            images_of(server.model, asked, threading.Event())
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20  # an array of the strings has 300 MB
+    finally:
+        tracemalloc.stop()
 
 
 def test_too_many_images_are_refused_before_they_are_read(server):

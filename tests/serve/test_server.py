@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from commands import refusal
+from commands import call, refusal
 from served import process, request, tensor
 
 INFER = "/v2/models/mnist-cnn/infer"
@@ -45,11 +46,14 @@ def terminate_under_load(pixels: Any, *options: str) -> None:
     with process("--port", "0", *options) as (server, address), ThreadPoolExecutor(8) as pool:
         for number in range(8):
             pool.submit(load, address, content, answers, lost, keeps=number % 2 == 0)
-        while len(answers) < 16:
+        for _ in range(6000):  # a minute
+            if len(answers) >= 16 or lost:
+                break
             time.sleep(0.01)
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0
     assert not lost
+    assert len(answers) >= 16
     assert len(set(answers)) == 1
 
 
@@ -103,6 +107,28 @@ def test_a_second_signal_ends_at_once(pixels):
         client.join()
 
 
+STUCK = """
+import time
+from apac.serve import routes
+from apac.serve.server import Configuration, serve
+routes._read = lambda *arguments: time.sleep(600)
+serve(Configuration(("mnist-cnn",), port=0, threads=1), lambda names, address: print(address, flush=True))
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_does_not_wait_for_a_file_that_nobody_waits_for():
+    with subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True) as server:
+        address = server.stdout.readline().strip()
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{address}/classify", files={"image": b"x"}, trust_env=False, timeout=3)
+        server.send_signal(signal.SIGTERM)
+        try:
+            assert server.wait(30) == 0
+        finally:
+            server.kill()
+
+
 @pytest.mark.slow
 def test_workers_share_the_port_and_the_counts_and_are_replaced(pixels):
     content = json.dumps(request(tensor(pixels[:1]), passes=16)).encode()
@@ -129,6 +155,12 @@ def test_workers_share_the_port_and_the_counts_and_are_replaced(pixels):
         assert server.wait(90) == 0
 
 
+def _token(folder: Path) -> Path:
+    path = folder / "good token"
+    path.write_text("0123456789abcdef\n")
+    return path
+
+
 def test_bad_options_are_one_sentence(tmp_path, monkeypatch):
     token = tmp_path / "token"
     assert refusal("serve", "mnist-cnn", "--host", "0.0.0.0").endswith("give a token by --token-file.")
@@ -137,6 +169,10 @@ def test_bad_options_are_one_sentence(tmp_path, monkeypatch):
     assert "at least 16 characters" in refusal("serve", "mnist-cnn", "--token-file", token)
     assert "holds no run" in refusal("serve", tmp_path / "nothing", "--port", 0)
     assert "two runs are named mnist-cnn" in refusal("serve", "mnist-cnn", "mnist-cnn", "--port", 0)
+    assert "less than or equal to" in call("serve", "mnist-cnn", "--max-seconds", "inf").stderr
+    assert refusal("serve", "mnist-cnn", "--token-file", _token(tmp_path), "--host", "a" * 70).endswith(
+        "is not the name or address of a machine; choose another address."
+    )
     assert "must not exceed --queue 5" in refusal("serve", "mnist-cnn", "--queue", "5")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

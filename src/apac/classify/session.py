@@ -136,6 +136,7 @@ class Session:
     def leave(self, ticket: int) -> None:
         """Remove an image before the next round; it gets no more updates."""
         self._left.add(ticket)
+        self._watched.discard(ticket)
 
     def advance(self) -> Iterator[Update]:
         """Run a round: at least the next 16 passes of every image, and more of them if the images are few."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from apac.cli.errors import handle_errors
 from apac.errors import InputError, require
+from apac.serve.limits import Limits
 
 
 @handle_errors
@@ -26,12 +28,17 @@ def serve(
         typer.Option(help="A file with the token that clients send as a bearer token.", show_default=False),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with its own copy of the networks.")] = 1,
-    queue: Annotated[int, typer.Option(min=1, help="Images that may wait for their first pass.")] = 1024,
-    max_images: Annotated[int, typer.Option(min=1, help="Images of a request.")] = 64,
-    max_passes: Annotated[int, typer.Option(min=16, help="Passes of an image.")] = 16_384,
-    max_megapixels: Annotated[int, typer.Option(min=1, max=50, help="Megapixels of an image file.")] = 25,
-    max_megabytes: Annotated[int, typer.Option(min=1, max=256, help="Size of a request in MiB.")] = 16,
-    max_seconds: Annotated[float, typer.Option(min=0.1, help="Time of a decision.")] = 30.0,
+    queue: Annotated[int, typer.Option(min=1, help="Images that may wait for their first pass.")] = Limits.queue,
+    max_images: Annotated[int, typer.Option(min=1, help="Images of a request.")] = Limits.images,
+    max_passes: Annotated[int, typer.Option(min=16, help="Passes of an image.")] = Limits.passes,
+    max_megapixels: Annotated[int, typer.Option(min=1, max=50, help="Megapixels of all image files of a request.")] = (
+        Limits.pixels // 1_000_000
+    ),
+    max_megabytes: Annotated[int, typer.Option(min=1, max=256, help="Size of a request in MiB.")] = (
+        Limits.body_bytes >> 20
+    ),
+    max_seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Time of a decision.")] = Limits.seconds,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of requests that name none.")] = 0,
 ) -> None:
     """Serve runs by HTTP: a page to draw or drop an image on, and the Open Inference Protocol v2.
 
@@ -47,7 +54,6 @@ def serve(
         require(module, extra="serve")
     import torch
 
-    from apac.serve.limits import Limits
     from apac.serve.server import LOCAL, Configuration
     from apac.serve.server import serve as run_server
 
@@ -65,7 +71,11 @@ def serve(
         queue=queue,
     )
     threads = max(1, torch.get_num_threads() // workers)
-    run_server(Configuration(tuple(map(str, runs)), host, port, token, workers, threads, limits))
+    run_server(Configuration(tuple(map(str, runs)), host, port, token, workers, threads, seed, limits), _print_address)
+
+
+def _print_address(names: Sequence[str], address: str) -> None:
+    print(f"serving {', '.join(names)} at {address}", flush=True)
 
 
 def _read_token(path: Path) -> str:

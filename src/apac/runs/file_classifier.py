@@ -82,7 +82,7 @@ def file_classifier(
         strength=0.0 if plain else strength,
         image_shape=run.image_shape,
         fit=run.config.fit,
-        digits=run.data in ("mnist", "mnist-5k"),
+        digits=run.takes_digits,
         classes=run.classes,
         max_pixels=max_pixels,
     )

@@ -71,7 +71,7 @@ def images_to_test(
         run.classes,
         run.image_shape,
         fit=run.config.fit,
-        digit=run.data in ("mnist", "mnist-5k"),
+        digit=run.takes_digits,
         test_only=own,
         on_unreadable=on_unreadable or run.config.on_unreadable,
         progress=progress,

@@ -74,7 +74,7 @@ def choose_images(
 
 
 def _of_run(run: Run, paths: Sequence[Path], deformation: Deformation, progress: Progress) -> Preview:
-    digits = run.data in ("mnist", "mnist-5k")
+    digits = run.takes_digits
     if paths:
         return _read(_of_files(paths), run.image_shape, run.config.fit, deformation, digits=digits)
     if run.data is None:

@@ -75,6 +75,11 @@ class Run:
         """The settings that were passed to `train`."""
         return RunSettings(self.network_name, self.data, self.deformation, self.config)
 
+    @property
+    def takes_digits(self) -> bool:
+        """Whether image files are drawn digits, which are given the format of MNIST."""
+        return self.data in ("mnist", "mnist-5k")
+
     def normalize(self, images: Tensor) -> Tensor:
         """Convert uint8 pixels (N, C, H, W) to the images that `classifier()` takes: in 0 … 1, or ZCA-whitened.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -15,17 +14,18 @@ from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
+from apac.data.image_file import without_warnings
 from apac.serve.document import document
-from apac.serve.guard import ClientLeft, Guard, response
+from apac.serve.guard import CLIENT_LEFT, ClientLeft, Guard, response
 from apac.serve.limits import Limits
 from apac.serve.metrics import Metrics
 from apac.serve.model import Model
 from apac.serve.refusal import Refusal
-from apac.serve.routes import Services, add_protocol, add_upload
+from apac.serve.routes import add_protocol, add_upload
+from apac.serve.services import Services
 
 STATIC = Path(__file__).parent / "static"
 POLL_SECONDS = 0.05
-CLIENT_LEFT = 499  # as nginx logs it; the client does not see it
 SENTENCES = {404: "there is nothing at this address.", 405: "this address does not take that method."}
 
 
@@ -35,12 +35,13 @@ def build(models: Sequence[Model], limits: Limits, token: bytes | None = None) -
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Pillow about unusual files, each of which is either read or refused
+        with without_warnings():
             for model in models:
                 model.engine.start()
-            while services.listens_when_ready and not services.is_ready and not services.draining:
-                await asyncio.sleep(POLL_SECONDS)
+            if services.before_listening is not None:
+                while not services.is_ready and not services.draining:
+                    await asyncio.sleep(POLL_SECONDS)
+                services.before_listening.set()
             yield
             for model in models:
                 model.engine.stop()

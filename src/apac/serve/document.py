@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from apac.classify.rules.base import PASSES_PER_UPDATE
 from apac.serve.model import MAX_SEED
 from apac.serve.protocol import Datatype, InferRequest, accepted
-from apac.serve.routes import Services
+from apac.serve.services import Services
 
 Schema = dict[str, Any]
 NULL: Schema = {"type": "null"}

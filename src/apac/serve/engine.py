@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -32,6 +32,7 @@ class Job:
     loop: asyncio.AbstractEventLoop
     updates: asyncio.Queue[tuple[int, Update] | None]  # (image, update); None if the engine failed
     remaining: int
+    waiting: deque[int]  # images that are not under way yet
     held: list[tuple[int, Update]] = field(default_factory=list)
     canceled: bool = False
 
@@ -63,7 +64,7 @@ class Engine:
     def __init__(self, classifier: Classifier, image_shape: tuple[int, int, int], queue: int) -> None:
         self.classifier, self.image_shape, self.limit = classifier, image_shape, queue
         self.ready = threading.Event()  # the network is prepared and one decision was made
-        self._waiting: deque[tuple[Job, int]] = deque()
+        self._waiting: deque[Job] = deque()  # the next to be served first
         self._under_way: dict[int, tuple[Job, int]] = {}  # by ticket
         self._changed = threading.Condition()
         self._stopping = False
@@ -81,7 +82,7 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return sum(len(job.waiting) for job in tuple(self._waiting))
 
     @property
     def under_way(self) -> int:
@@ -95,11 +96,11 @@ class Engine:
         if not self.ready.is_set():
             raise unavailable("the model is not ready yet; try again.", retry_after=2)
         loop = asyncio.get_running_loop()
-        job = Job(images, settings, watched, loop, asyncio.Queue(), len(images))
+        job = Job(images, settings, watched, loop, asyncio.Queue(), len(images), deque(range(len(images))))
         with self._changed:
-            if self._stopping or len(self._waiting) + len(images) > self.limit:
+            if self._stopping or self.waiting + len(images) > self.limit:
                 raise unavailable("the queue is full; try again.")
-            self._waiting.extend((job, index) for index in range(len(images)))
+            self._waiting.append(job)
             self._changed.notify()
         try:
             yield job.updates
@@ -107,7 +108,7 @@ class Engine:
             if job.remaining:
                 with self._changed:
                     job.canceled = True
-                    self._waiting = deque(entry for entry in self._waiting if entry[0] is not job)
+                    self._waiting = deque(other for other in self._waiting if other is not job)
 
     async def decide(self, images: Tensor, settings: Settings) -> list[Update]:
         """Return the final updates of images (n, C, H, W), in their order."""
@@ -149,11 +150,31 @@ class Engine:
             for ticket in [ticket for ticket, (job, _) in self._under_way.items() if job.canceled]:
                 session.leave(ticket)
                 del self._under_way[ticket]
-            while self._waiting and len(self._under_way) < UNDER_WAY:
-                job, index = self._waiting.popleft()
+            self._fill(session)
+            return not self._stopping
+
+    def _fill(self, session: Session) -> None:
+        """Let images of all jobs join in turn, until the places are taken and every job has its share of them.
+
+        A job that came when others had taken all places gets further ones: it does not wait for thousands of passes.
+        """
+        taken = Counter(job for job, _ in self._under_way.values())
+        share = max(1, UNDER_WAY // max(1, len({*taken, *self._waiting})))
+        satisfied = 0  # jobs in a row that have enough places
+        while satisfied < len(self._waiting):
+            job = self._waiting[0]
+            if len(self._under_way) < UNDER_WAY or taken[job] < share:
+                index = job.waiting[0]
                 ticket = session.join(job.images[index], job.settings, watched=job.watched)
                 self._under_way[ticket] = job, index
-            return not self._stopping
+                job.waiting.popleft()
+                taken[job] += 1
+                satisfied = 0
+            else:
+                satisfied += 1
+            self._waiting.popleft()
+            if job.waiting:
+                self._waiting.append(job)
 
     def _deliver(self, update: Update) -> None:
         place = self._under_way.pop(update.ticket) if update.is_final else self._under_way[update.ticket]
@@ -163,8 +184,8 @@ class Engine:
     def _fail_all(self) -> None:
         self.ready.clear()
         with self._changed:
-            jobs = {id(job): job for job, _ in [*self._under_way.values(), *self._waiting]}
+            jobs = {*(job for job, _ in self._under_way.values()), *self._waiting}
             self._waiting.clear()
             self._under_way.clear()
-        for job in jobs.values():
+        for job in jobs:
             job.fail()

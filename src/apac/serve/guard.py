@@ -37,6 +37,8 @@ HEADERS = {
     "cache-control": "no-store",
 }
 RECORD = "apac.record"  # of the scope: what the log line says beyond the guard's own knowledge
+CLIENT_LEFT = 499  # as nginx logs it; the client does not see it
+ALLOWED_SITES = (b"same-origin", b"none")  # of Sec-Fetch-Site: this server's page, and its user; programs send nothing
 REFUSAL = "apac.refusal"  # of the scope: why the request is refused unread
 
 
@@ -59,12 +61,12 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status, size = time.perf_counter(), 0, 0
+        started, status, size, is_complete = time.perf_counter(), 0, 0, False
         record: dict[str, Any] = {}
         scope[RECORD] = record
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_complete
             if message["type"] == "http.response.start":
                 status = message["status"]
                 present = {name for name, _ in message["headers"]}
@@ -75,19 +77,27 @@ class Guard:
                     *((name.encode(), value.encode()) for name, value in extra.items() if name.encode() not in present),
                 ]
             await send(message)
+            is_complete |= message["type"] == "http.response.body" and not message.get("more_body", False)
+
+        async def receive_or_leave() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect" and not is_complete:
+                record["left"] = True
+            return message
 
         try:
             try:
                 self._check_headers(scope)
-                body = await self._read(receive)
+                body = await self._read(receive_or_leave)
                 size = len(body)
-                await self.app(scope, _replayed(body, receive), send_with_headers)
+                await self.app(scope, _replayed(body, receive_or_leave), send_with_headers)
             except Refusal as refusal:
                 await response(refusal)(scope, receive, send_with_headers)
         except ClientLeft:
             pass
         finally:
             self.buffered -= size
+            status = CLIENT_LEFT if record.pop("left", False) else status
             seconds = time.perf_counter() - started
             self.metrics.request(getattr(scope.get("route"), "path", "other"), status, seconds)
             self._log(scope, status, seconds, size, record)
@@ -102,11 +112,11 @@ class Guard:
             host = headers.get(b"host", b"").decode("latin-1")
             if host.rpartition(":")[0] not in LOCAL_NAMES and host not in LOCAL_NAMES:
                 raise Refusal(421, "this server answers only at localhost; it has no token for other names.")
-            if headers.get(b"sec-fetch-site") == b"cross-site" and scope["method"] != "GET":
+            if headers.get(b"sec-fetch-site", b"none") not in ALLOWED_SITES and scope["method"] != "GET":
                 raise Refusal(403, "pages of other sites may not use this server.")
         elif path not in OPEN_PATHS and not path.startswith(OPEN_FOLDER):
-            expected = b"Bearer " + self.token
-            if not hmac.compare_digest(headers.get(b"authorization", b""), expected):
+            scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(sent.strip(), self.token):
                 raise Refusal(401, "send the token of this server as a bearer token.")
         declared = headers.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared[:20]) > self.limits.body_bytes:
@@ -149,7 +159,7 @@ class Guard:
             "client": (scope.get("client") or ("",))[0],
             "method": scope["method"],
             "path": scope["path"][:200],
-            "status": status,  # 0 if the client left before the response
+            "status": status,
             "seconds": round(seconds, 4),
             "bytes": size,
             **record,

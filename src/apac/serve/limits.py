@@ -13,7 +13,7 @@ class Limits:
 
     body_bytes: int = 16 << 20
     images: int = 64  # of a request
-    pixels: int = limits.UPLOADED_PIXELS  # of an image file
+    pixels: int = limits.UPLOADED_PIXELS  # of all image files of a request
     passes: int = 16_384  # of an image
     seconds: float = 30.0  # from the request to its decision
     body_seconds: float = 10.0  # for a client to send its request

@@ -26,14 +26,14 @@ MAX_SEED = 2**63 - 1
 
 
 class Parameters(BaseModel):
-    """How to decide: a fixed number of passes, or error and limit of the certified rule. None: as the run does."""
+    """How to decide: a fixed number of passes, or error and limit of the certified rule. None: as the server does."""
 
     model_config = ConfigDict(strict=True)
 
     passes: int | None = None
     error: float | None = None
     limit: int | None = None
-    seed: int = 0
+    seed: int | None = None
     combine: Combine | None = None
     top_k: int | None = None
 
@@ -41,8 +41,8 @@ class Parameters(BaseModel):
 class Model:
     """A run and the engine that decides its images."""
 
-    def __init__(self, name: str, run: Run, limits: Limits) -> None:
-        self.name, self.run, self.limits = name, run, limits
+    def __init__(self, name: str, run: Run, limits: Limits, seed: int = 0) -> None:
+        self.name, self.run, self.limits, self.seed = name, run, limits, seed
         self.classifier = run.classifier()
         self.engine = Engine(self.classifier, run.image_shape, limits.queue)
         self._temperature = lru_cache(1000)(self._find_temperature)
@@ -56,18 +56,14 @@ class Model:
     def takes_pictures(self) -> bool:
         return self.takes_pixels and self.run.image_shape[0] in (1, 3)
 
-    @property
-    def takes_digits(self) -> bool:
-        """Whether the run reads drawn digits."""
-        return self.run.data in ("mnist", "mnist-5k")
-
     def settings(self, choices: Parameters) -> Settings:
         """Return how to decide, or refuse what the limits exclude."""
-        if not 0 <= choices.seed <= MAX_SEED:
+        seed = self.seed if choices.seed is None else choices.seed
+        if not 0 <= seed <= MAX_SEED:
             raise bad_request(f"seed must be between 0 and {MAX_SEED}.")
         if choices.top_k is not None and not 1 <= choices.top_k <= len(self.run.classes):
             raise bad_request(f"top_k must be between 1 and the {len(self.run.classes)} classes.")
-        return Settings(self._rule(choices), choices.seed, choices.combine or self.classifier.combine)
+        return Settings(self._rule(choices), seed, choices.combine or self.classifier.combine)
 
     def _rule(self, choices: Parameters) -> Rule:
         most = self.limits.passes

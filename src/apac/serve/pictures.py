@@ -28,13 +28,12 @@ def read_picture(run: Run, content: bytes, limits: Limits, name: str) -> tuple[T
     `name` is what the error calls the image.
     """
     sentence = f"{name} {UNREADABLE.format(megapixels=limits.pixels // 1_000_000)}"
-    digits = run.data in ("mnist", "mnist-5k")
     try:
         return decode_bytes(
             content,
             run.image_shape,
             fit=run.config.fit,
-            digit=digits,
+            digit=run.takes_digits,
             formats=FORMATS,
             max_pixels=limits.pixels,
         )

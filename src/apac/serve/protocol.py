@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -15,9 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from apac.classify.decision import Decision
+from apac.serve.headers import check_headers
 from apac.serve.model import Model, Parameters
 from apac.serve.pictures import read_picture
-from apac.serve.refusal import Refusal, bad_request
+from apac.serve.refusal import Refusal, bad_request, unavailable
 
 Datatype = Literal["FP32", "UINT8", "BYTES"]
 INPUT = "images"
@@ -31,6 +33,8 @@ OUTPUTS = {  # name: (datatype, whether there is one value per class)
     "passes": ("INT64", False),
     "stopped": ("BYTES", False),
 }
+COUNT = "data must have as many numbers as the shape says."
+OTHER_VALUES = 1000  # of a request, beside its images; also characters of its id
 TOP = {"top_labels": "INT64", "top_classes": "BYTES"}  # if the request has top_k
 
 
@@ -120,8 +124,20 @@ def metadata(model: Model) -> ModelMetadata:
     )
 
 
-def images_of(model: Model, tensor: RequestInput) -> Tensor:
-    """Return the images of a request as the classifier takes them, (n, C, H, W)."""
+def check_values(model: Model, body: bytes) -> None:
+    """Refuse a body with more values than any request has, before Python makes an object of each.
+
+    Millions of lists take ten seconds, in which nothing else happens.
+    """
+    channels, height, width = model.run.image_shape
+    lists = model.limits.images * (1 + channels * (1 + height)) + OTHER_VALUES
+    values = model.limits.images * channels * height * width + lists
+    if body.count(b"[") + body.count(b"{") > lists or body.count(b",") > values:
+        raise bad_request("the body has more values than the images of a request.")
+
+
+def images_of(model: Model, tensor: RequestInput, canceled: threading.Event) -> Tensor:
+    """Return the images of a request as the classifier takes them, (n, C, H, W), unless the request is given up."""
     expected = "n" if tensor.datatype == "BYTES" else f"n, {', '.join(map(str, model.run.image_shape))}"
     rest = tensor.shape[1:]
     fits = rest in ([], [1]) if tensor.datatype == "BYTES" else rest == list(model.run.image_shape)
@@ -133,8 +149,10 @@ def images_of(model: Model, tensor: RequestInput) -> Tensor:
     if tensor.datatype == "BYTES":
         if not model.takes_pictures:
             raise bad_request("this model takes no image files; send FP32 images.")
-        return model.normalize(torch.stack([_picture(model, file, i) for i, file in enumerate(_files(tensor, count))]))
-    values = _numbers(tensor.data, math.prod(tensor.shape))
+        contents = [_content(file, index) for index, file in enumerate(_files(tensor, count))]
+        check_headers(contents, model.limits)
+        return model.normalize(torch.stack(list(_pictures(model, contents, canceled))))
+    values = _numbers(tensor.data, tensor.shape)
     if tensor.datatype == "UINT8":
         if not model.takes_pixels:
             raise bad_request("this model takes no pixels; send FP32 images.")
@@ -147,15 +165,23 @@ def images_of(model: Model, tensor: RequestInput) -> Tensor:
     return images
 
 
-def _numbers(data: list[Any], count: int) -> NDArray[Any]:
-    """Return flat or nested numbers as a flat array."""
-    try:
-        values = np.asarray(data)
-    except (ValueError, TypeError, OverflowError):  # lists of different lengths, or nested too deeply
-        values = np.empty(0, object)
-    if values.dtype.kind not in "iuf" or values.size != count:
-        raise bad_request("data must have as many numbers as the shape says.")
-    return values.ravel()
+def _numbers(data: list[Any], shape: list[int]) -> NDArray[Any]:
+    """Return numbers, flat or nested as the shape says, as a flat array.
+
+    They are counted and checked before NumPy sees them: one long string would make every element as long.
+    """
+    parts: list[Any] = [data]
+    is_nested = len(data) > 0 and type(data[0]) is list
+    for size in shape if is_nested else (math.prod(shape),):
+        if not all(type(part) is list and len(part) == size for part in parts):
+            raise bad_request(COUNT)
+        parts = [value for part in parts for value in part]
+    if not all(type(value) in (int, float) for value in parts):
+        raise bad_request(COUNT)
+    values = np.asarray(parts)
+    if values.dtype.kind not in "iuf":  # integers of more than 64 bits
+        raise bad_request(COUNT)
+    return values
 
 
 def _files(tensor: RequestInput, count: int) -> list[str]:
@@ -165,12 +191,18 @@ def _files(tensor: RequestInput, count: int) -> list[str]:
     return files
 
 
-def _picture(model: Model, file: str, index: int) -> Tensor:
+def _content(file: str, index: int) -> bytes:
     try:
-        content = base64.b64decode(file, validate=True)
+        return base64.b64decode(file, validate=True)
     except (binascii.Error, ValueError):
         raise bad_request(f"image {index} is not valid base64.") from None
-    return read_picture(model.run, content, model.limits, f"image {index}")[0]
+
+
+def _pictures(model: Model, contents: list[bytes], canceled: threading.Event) -> Iterator[Tensor]:
+    for index, content in enumerate(contents):
+        if canceled.is_set():
+            raise unavailable("the request was given up.")  # the client has left, or has this answer
+        yield read_picture(model.run, content, model.limits, f"image {index}")[0]
 
 
 def requested(request: InferRequest) -> list[str]:

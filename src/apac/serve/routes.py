@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
+import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import FastAPI, File, Query, Request, UploadFile
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
@@ -18,12 +16,9 @@ from torch import Tensor
 from apac.classify.combine import Combine
 from apac.classify.decision import Decision
 from apac.classify.session import Settings
-from apac.inference.workers import limit_to_one_torch_thread
 from apac.serve.engine import FAILED
 from apac.serve.events import Classified, describe, event, is_due, virtual_samples
-from apac.serve.guard import RECORD, ClientLeft
-from apac.serve.limits import Limits
-from apac.serve.metrics import Metrics
+from apac.serve.headers import check_headers
 from apac.serve.model import Model, Parameters
 from apac.serve.pictures import read_picture
 from apac.serve.protocol import (
@@ -33,81 +28,18 @@ from apac.serve.protocol import (
     ModelMetadata,
     ModelReady,
     Ready,
+    check_values,
     images_of,
     metadata,
     outputs,
     requested,
 )
-from apac.serve.refusal import Refusal, bad_request, unavailable
+from apac.serve.refusal import bad_request
+from apac.serve.services import Services
 
-Result = TypeVar("Result")
-DECODERS = 2  # threads that decode at the same time, which bounds their memory
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorResponse}, 503: {"model": ErrorResponse}}
 JSON_BODY = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}}}}
 EVENTS = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
-
-
-@dataclass
-class Services:
-    """What the routes share."""
-
-    models: dict[str, Model]
-    limits: Limits
-    metrics: Metrics
-    draining: bool = False  # the server ends soon and takes no new clients
-    listens_when_ready: bool = False  # not before, when other processes can answer
-    decoders: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(DECODERS, "apac-decode", limit_to_one_torch_thread)
-    )
-
-    def close(self) -> None:
-        self.decoders.shutdown()
-
-    def model(self, name: str) -> Model:
-        if name not in self.models:
-            raise Refusal(404, "there is no model of that name; /v2 lists the models.")
-        return self.models[name]
-
-    @property
-    def is_ready(self) -> bool:
-        return not self.draining and all(model.engine.ready.is_set() for model in self.models.values())
-
-    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self.decoders, partial(function, *arguments))
-
-    def deadline(self) -> float:
-        """Return the time at which a request that begins now is given up."""
-        return asyncio.get_running_loop().time() + self.limits.seconds
-
-    async def in_time(self, request: Request, deadline: float, work: Coroutine[Any, Any, Result]) -> Result:
-        """Return the result of the work, unless it takes too long or the client leaves: then it is canceled."""
-        remaining = deadline - asyncio.get_running_loop().time()
-        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
-        try:
-            await asyncio.wait({task, gone}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            raise ClientLeft if gone.done() else self.too_slow()
-        finally:
-            task.cancel()
-            gone.cancel()
-
-    def too_slow(self) -> Refusal:
-        return unavailable(f"the decision took longer than {self.limits.seconds:g} s; try again, or with fewer passes.")
-
-    def count(self, request: Request, model: Model, decision: Decision) -> None:
-        self.metrics.decided(model, decision)
-        request.scope[RECORD] |= {
-            "model": model.name,
-            "images": len(decision.labels),
-            "passes": int(decision.passes.sum()),
-            "settled": decision.stopped.count("certified"),
-        }
-
-
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def add_protocol(app: FastAPI, services: Services) -> None:
@@ -149,7 +81,7 @@ def add_protocol(app: FastAPI, services: Services) -> None:
         model, body = services.model(name), await request.body()
 
         async def work() -> bytes:
-            asked, images, settings = await services.in_thread(_parse, model, body)
+            asked, images, settings = await services.decode(_parse, model, body)
             decision = model.decision(await model.engine.decide(images, settings), settings)
             services.count(request, model, decision)
             return await services.in_thread(_answer, model, asked, decision)
@@ -162,7 +94,8 @@ def add_protocol(app: FastAPI, services: Services) -> None:
         return Response(services.metrics.text(services.models.values()), media_type="text/plain; version=0.0.4")
 
 
-def _parse(model: Model, body: bytes) -> tuple[InferRequest, Tensor, Settings]:
+def _parse(model: Model, body: bytes, canceled: threading.Event) -> tuple[InferRequest, Tensor, Settings]:
+    check_values(model, body)
     try:
         asked = InferRequest.model_validate_json(body)
     except ValidationError as error:
@@ -173,7 +106,7 @@ def _parse(model: Model, body: bytes) -> tuple[InferRequest, Tensor, Settings]:
         raise bad_request(f"{place} is missing or not valid; /openapi.json describes the requests.") from None
     settings = model.settings(asked.parameters)
     requested(asked)
-    return asked, images_of(model, asked.inputs[0]), settings
+    return asked, images_of(model, asked.inputs[0], canceled), settings
 
 
 def _answer(model: Model, asked: InferRequest, decision: Decision) -> bytes:
@@ -193,7 +126,7 @@ def add_upload(app: FastAPI, services: Services, static: Path) -> None:
     async def described() -> list[dict[str, Any]]:
         """What the page asks for."""
         return [
-            {"name": model.name, "classes": len(model.run.classes), "draws": model.takes_digits}
+            {"name": model.name, "classes": len(model.run.classes), "draws": model.run.takes_digits}
             for model in services.models.values()
             if model.takes_pictures
         ]
@@ -206,7 +139,7 @@ def add_upload(app: FastAPI, services: Services, static: Path) -> None:
         passes: Annotated[int | None, Query()] = None,
         error: Annotated[float | None, Query()] = None,
         limit: Annotated[int | None, Query()] = None,
-        seed: Annotated[int, Query()] = 0,
+        seed: Annotated[int | None, Query()] = None,
         combine: Annotated[Combine | None, Query()] = None,
         top_k: Annotated[int | None, Query()] = None,
     ) -> Response:
@@ -218,9 +151,7 @@ def add_upload(app: FastAPI, services: Services, static: Path) -> None:
             Parameters(passes=passes, error=error, limit=limit, seed=seed, combine=combine, top_k=top_k)
         )
         deadline, content = services.deadline(), await image.read()
-        pixels, images, notes = await services.in_time(
-            request, deadline, services.in_thread(_read, chosen, content, services.limits)
-        )
+        pixels, images, notes = await services.in_time(request, deadline, services.in_thread(_read, chosen, content))
         if "text/event-stream" in request.headers.get("accept", ""):
             stream = _watch(services, request, chosen, pixels, images, settings, notes, deadline)
             first = await anext(stream)  # a refusal is still a response of its own
@@ -230,9 +161,10 @@ def add_upload(app: FastAPI, services: Services, static: Path) -> None:
         return JSONResponse(describe(chosen, update, settings, notes, top_k))
 
 
-def _read(model: Model, content: bytes, limits: Limits) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+def _read(model: Model, content: bytes) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     """Return the pixels (C, H, W) of a file, the images (1, C, H, W) for the classifier, and notes."""
-    pixels, notes = read_picture(model.run, content, limits, "the image")
+    check_headers([content], model.limits)
+    pixels, notes = read_picture(model.run, content, model.limits, "the image")
     return pixels, model.normalize(pixels[None]), notes
 
 

@@ -8,10 +8,11 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import FrameType
 
@@ -44,6 +45,7 @@ class Configuration:
     token: str | None = None
     workers: int = 1
     threads: int | None = None  # of each worker; None: torch's default
+    seed: int = 0  # of requests that name none
     limits: Limits = field(default_factory=Limits)
 
 
@@ -63,49 +65,75 @@ def model_names(runs: Sequence[str]) -> dict[str, str]:
 def application(configuration: Configuration) -> Guard:
     """Load the runs and return the application that serves them."""
     limits = configuration.limits
-    models = [Model(name, load(run), limits) for name, run in model_names(configuration.runs).items()]
+    models = [
+        Model(name, load(run), limits, configuration.seed) for name, run in model_names(configuration.runs).items()
+    ]
     return build(models, limits, configuration.token.encode() if configuration.token else None)
 
 
-def serve(configuration: Configuration) -> None:
-    """Serve until a signal: the first ends after all requests are answered, the second at once."""
+def serve(configuration: Configuration, on_listening: Callable[[Sequence[str], str], None]) -> None:
+    """Serve until a signal: the first ends after all requests are answered, the second at once.
+
+    `on_listening` gets the names of the models and the address of the server.
+    """
     if configuration.host not in LOCAL and not configuration.token:
         raise InputError("a server that other machines reach needs a token; give one, or listen at 127.0.0.1.")
     with _listen(configuration.host, configuration.port) as listener:
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         guard = application(configuration)  # in the parent of workers too: an error is one sentence, not one per worker
-        print(f"serving {', '.join(services_of(guard).models)} at {address}", flush=True)
+        on_listening(list(services_of(guard).models), address)
         if configuration.workers > 1:
             supervise(partial(serve_process, configuration, listener), configuration.workers, listener)
         else:
             _run(configuration, guard, listener, is_worker=False)
 
 
-def serve_process(configuration: Configuration, listener: socket.socket) -> None:
-    """Serve in a worker process."""
+def serve_process(configuration: Configuration, listener: socket.socket, ready: Event) -> None:
+    """Serve in a worker process, which sets the event when it is ready."""
     end_with_parent()
     guard = application(configuration)
-    services_of(guard).listens_when_ready = True
+    services_of(guard).before_listening = ready
     _run(configuration, guard, listener, is_worker=True)
 
 
 def _run(configuration: Configuration, guard: Guard, listener: socket.socket, *, is_worker: bool) -> None:
-    sys.setswitchinterval(SWITCH_SECONDS)
-    if configuration.threads is not None:
-        torch.set_num_threads(configuration.threads)
+    with _process_settings(configuration.threads):
+        Server(uvicorn_config(guard), guard, is_worker=is_worker).run([listener])
+    if services_of(guard).is_decoding:
+        # For clients that left. Python would wait for these threads, and a service manager might lose its patience.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+@contextmanager
+def _process_settings(threads: int | None) -> Iterator[None]:
+    """Set what holds for the whole process: how often threads change, those of torch, and the log of requests."""
+    requests = logging.getLogger("apac.serve.requests")
+    before = sys.getswitchinterval(), torch.get_num_threads()
+    log = requests.handlers, requests.propagate, requests.level
     lines = logging.StreamHandler(sys.stderr)
     lines.setFormatter(logging.Formatter("%(message)s"))
-    requests = logging.getLogger("apac.serve.requests")
-    requests.handlers, requests.propagate = [lines], False
-    requests.setLevel(logging.INFO)
-    Server(uvicorn_config(guard), guard, is_worker=is_worker).run([listener])
+    try:
+        sys.setswitchinterval(SWITCH_SECONDS)
+        torch.set_num_threads(threads or before[1])
+        requests.handlers, requests.propagate = [lines], False
+        requests.setLevel(logging.INFO)
+        yield
+    finally:
+        sys.setswitchinterval(before[0])
+        torch.set_num_threads(before[1])
+        requests.handlers, requests.propagate = log[:2]
+        requests.setLevel(log[2])
 
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=1024)
+    except UnicodeError as error:
+        raise InputError(f"{host} is not the name or address of a machine; choose another address.") from error
     except (OSError, OverflowError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).partition(" (while")[0]
         raise InputError(f"cannot listen at {host}, port {port}: {reason}; choose another address or port.") from error

@@ -19,6 +19,7 @@ async function start() {
   models = await response.json();
   if (!models.length) return fail("The models of this server take no image files.");
   get("token-form").hidden = get("error").hidden = true;
+  get("interface").hidden = Boolean(token); // a link cannot send it
   get("model").replaceChildren(...models.map(({ name }) => new Option(name)));
   get("model-choice").hidden = models.length < 2;
   say("Draw or choose an image.");
@@ -30,6 +31,7 @@ const authorization = () => (token ? { Authorization: `Bearer ${token}` } : {});
 function askForToken(problem) {
   if (problem) fail(problem);
   get("token-form").hidden = false;
+  get("interface").hidden = true;
   get("token").focus();
 }
 
