@@ -227,6 +227,14 @@ def test_malformed_requests_are_refused_and_the_next_good_one_is_answered(server
         assert client.post("/classify", files={"image": seven}).json()["class"] == "7"
 
 
+def run_clients(address: str, count: int, seed: int) -> Counter[int | str]:
+    """Send `count` requests from several clients at the same time, and count the statuses."""
+    fuzzers = [Fuzzer(address, seed=seed + number) for number in range(CLIENTS)]
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(lambda fuzzer: fuzzer.run(-(-count // CLIENTS)), fuzzers))
+    return sum((fuzzer.statuses for fuzzer in fuzzers), Counter[int | str]())
+
+
 def memory(pid: int, field: str = "VmRSS") -> int:
     status: Any = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(status[1])
@@ -248,14 +256,11 @@ def run_schemathesis(address: str) -> None:
 @pytest.mark.slow
 def test_thousands_of_malformed_requests_leave_the_memory_as_it_was(seven: bytes) -> None:
     with process("--port", "0") as (server, address):
-        Fuzzer(address, seed=1).run(1000)  # buffers of the first requests of each kind
+        run_clients(address, 2000, seed=1)  # buffers of the first requests of each kind, also at the same time
         before = memory(server.pid)
-        fuzzers = [Fuzzer(address, seed=2 + number) for number in range(CLIENTS)]
-        with ThreadPoolExecutor(CLIENTS) as pool:
-            list(pool.map(lambda fuzzer: fuzzer.run(-(-MANY // CLIENTS)), fuzzers))
+        statuses = run_clients(address, MANY, seed=100)
         run_schemathesis(address)
         after, peak = memory(server.pid), memory(server.pid, "VmHWM")
-        statuses = sum((fuzzer.statuses for fuzzer in fuzzers), Counter[int | str]())
         sizes = f"{before >> 10} MiB before, {after >> 10} MiB after, {peak >> 10} MiB at most"
         print(f"{statuses.total()} requests, {dict(statuses)}, {sizes}")
         assert abs(after - before) < 0.1 * before
