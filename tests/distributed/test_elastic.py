@@ -26,11 +26,12 @@ pytestmark = pytest.mark.slow
 
 ROUNDS = int(os.environ.get("APAC_ROUNDS", "20"))
 TRAIN = [Path(__file__).parent.parent / "elastic.py", "train", "--data", "mnist-5k", "--epochs", 4, "--out"]
-# The same ranks add the same numbers in the same order. Another number of ranks adds them in another order. Training
-# amplifies this, by default to 0.1 of a weight; with a small learning rate it stays far below the length of one step.
+# The same ranks add the same numbers in the same order. Another number of ranks adds them in another order, which
+# training amplifies: in four epochs to 0.1 of a weight. In one epoch with a small learning rate it is 1e-5, and a step
+# moves the weights by 4e-4.
 SAME_RANKS = 1e-6
-OTHER_RANKS = 1e-5
-GENTLE = ("--learning-rate", 0.001)
+OTHER_RANKS = 1e-4
+GENTLE = ("--learning-rate", 0.001, "--epochs", 1)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,7 @@ def test_a_training_continues_on_another_number_of_ranks(tmp_path):
     agent = train(tmp_path / "run", 2)
     wait_until((tmp_path / "run" / "checkpoint.safetensors").exists, agent)
     kill_host(agent)
+    assert not (tmp_path / "run" / "weights.safetensors").exists()
     shutil.copytree(tmp_path / "run", tmp_path / "3")
     for ranks, options in ((1, ["--resume"]), (3, [])):  # one rank is a process like any other
         out = tmp_path / ("run" if ranks == 1 else "3")
@@ -93,14 +95,14 @@ def test_two_hosts_train_of_which_one_is_killed_and_comes_back(undisturbed, tmp_
 
 
 def test_two_hosts_decide_of_which_one_is_killed_and_comes_back(tmp_path):
-    images = write_images(tmp_path / "images", 400)
-    options = ["-m", "apac", "classify", "cifar10-cnn", images, "--passes", 256, "--part-size", 8, "--out"]
+    images = write_images(tmp_path / "images", 160)
+    options = ["-m", "apac", "classify", "cifar10-cnn", images, "--passes", 64, "--part-size", 4, "--out"]
     log, out, alone, port = tmp_path / "log", tmp_path / "out", tmp_path / "alone", free_port()
     assert succeeds(log, torchrun(log, "--standalone", "--nproc-per-node", 1, *options, alone))
     first, second = (host(log, port, *options, out, first=holds) for holds in (True, False))
-    wait_until(lambda: len(list(out.glob("parts/*.csv"))) >= 5, first)
+    wait_until(lambda: len(list(out.glob("parts/*.csv"))) >= 4, first)
     kill_host(second)
-    assert len(list(out.glob("parts/*.csv"))) < 50
+    assert len(list(out.glob("parts/*.csv"))) < 40
     assert succeeds(log, first, host(log, port, *options, out, first=False))
     for folder in (alone, out):
         merge_parts(folder, folder.with_suffix(".csv"))

@@ -84,6 +84,7 @@ def test_a_rank_without_the_data_ends_all_ranks(tmp_path):
     assert done.returncode
     lines = [line for line in done.stderr.splitlines() if line.startswith("apac: ")]
     assert lines == [
-        "apac: on rank 1 of 2, there is no folder /proc/self/cwd/images; give one with a subfolder of images per class."
+        "apac: on rank 1 of 2, there is no folder /proc/self/cwd/images; give a folder with a subfolder of images "
+        "for each class."
     ]
     assert not (tmp_path / "run").exists()
