@@ -2,8 +2,8 @@
 
     python benchmarks/train_folder.py photos --files 20000 --size 256 --batch-size 16
 
-writes JPEG files of 256 × 256 pixels to the folder unless they are there, trains a few steps, evaluates the held-out
-images as at the end of an epoch, and prints the peak of the resident memory after each stage.
+writes JPEG files of 256 × 256 pixels to the folder unless they are there, trains a few steps (with many, to the end of
+the epoch, when the held-out images are evaluated), and prints the peak of the resident memory after each stage.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def main() -> None:
                 progress=Report(),
                 should_stop=lambda: next(steps) >= arguments.steps,
             )
+            print(f"{peak():.2f} GB  after the epoch")
         except Interrupted:
             print(f"{peak():.2f} GB  after {arguments.steps} steps")
 
