@@ -1,7 +1,7 @@
 """Predict how long many ranks take to decide very many images, and what that costs.
 
     python benchmarks/scale_simulation.py --images 1e9 --ranks 1000 --price 0.05
-    python benchmarks/scale_simulation.py --check photos --files 2000
+    python benchmarks/scale_simulation.py --check photos
 
 The first predicts; the second measures the costs of an image on this machine, and compares the predictions for one and
 two ranks with runs. docs/scale.md describes the model.
@@ -10,18 +10,15 @@ two ranks with runs. docs/scale.md describes the model.
 from __future__ import annotations
 
 import argparse
-import csv
 import heapq
 import math
 import random
-import statistics
 import tempfile
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 PART_SIZE, MAX_PARTS = 512, 100_000  # as in apac.distributed.file_list
+MEASURED = 256  # images on which the check measures the costs
 
 
 @dataclass(frozen=True)
@@ -80,45 +77,38 @@ def predict(costs: Costs, images: int, ranks: int, part_size: int | None = None,
     return Prediction(end, busy, parts, 10 * parts / end + images / end)  # one read of each file, ten for each part
 
 
-def passes_of(job: Path) -> Sequence[int]:
-    """Return the passes of the images of a job."""
-    return [
-        int(row["passes"])
-        for path in (job / "parts").glob("*.csv")
-        for row in csv.DictReader(path.open())
-        if row["passes"]
-    ]
+def check(folder: Path, files: int, run: str, passes: int) -> None:
+    """Measure the costs of a few images, and compare the prediction for 1 and 2 ranks with runs.
 
-
-def check(folder: Path, files: int, run: str, fixed: int | None) -> None:
-    """Measure the costs of a few images, and compare the prediction for 1 and 2 ranks with runs."""
+    Costs are processor time, which other work on the machine changes less than the time by the clock.
+    """
     import torch
-    from classify_folder import deciding_of, time_ranks, write_photos
+    from classify_folder import deciding_of, time_ranks, timed, write_photos
 
     from apac.data.image_file import without_warnings
     from apac.distributed.deciding import prepare_for
 
     write_photos(folder, files)
     torch.set_num_threads(1)
-    deciding = prepare_for(deciding_of(run, fixed), files)
-    paths = sorted(folder.rglob("*.jpg"))[:512]
-    with without_warnings():
-        start = time.perf_counter()
-        pixels = torch.stack([deciding.decode(path) for path in paths])
-        decode = (time.perf_counter() - start) / len(paths)
+    deciding = prepare_for(deciding_of(run, passes), files)
+    paths = sorted(folder.rglob("*.jpg"))[:MEASURED]
+    pixels = torch.stack([deciding.decode(path) for path in paths])
     deciding.decide(pixels[:8])  # compiles the kernels
-    start = time.perf_counter()
-    passes = deciding.decide(pixels).passes.double()
-    per_pass = (time.perf_counter() - start) / float(passes.sum())
-    arguments = argparse.Namespace(run=run, passes=fixed, folder=folder)
-    with tempfile.TemporaryDirectory() as temporary:
-        measured = {ranks: time_ranks(arguments, Path(temporary) / str(ranks), ranks, 1).wall for ranks in (1, 2)}
-        used = passes_of(Path(temporary) / "1")
-    costs = Costs(per_pass, decode, statistics.mean(used), statistics.stdev(used), start=0.0, spread=0.0, failures=0.0)
-    print(costs)
-    for ranks, seconds in measured.items():
-        predicted = predict(costs, files, ranks).wall
-        print(f"{ranks} ranks: predicted {predicted:.1f} s, measured {seconds:.1f} s, ratio {seconds / predicted:.2f}")
+    with without_warnings():
+        decode = timed(lambda: [deciding.decode(path) for path in paths]).processor / len(paths)
+    per_pass = timed(lambda: deciding.decide(pixels)).processor / (len(paths) * passes)
+    costs = Costs(per_pass, decode, passes, 0.0, start=0.0, spread=0.0, failures=0.0)
+    print(f"a pass takes {1e6 * per_pass:.0f} µs, and decoding {1e3 * decode:.2f} ms of one core")
+    arguments = argparse.Namespace(run=run, passes=passes, folder=folder)
+    for ranks in (1, 2):
+        predicted = predict(costs, files, ranks)
+        with tempfile.TemporaryDirectory() as temporary:
+            measured = time_ranks(arguments, Path(temporary), ranks, 1)
+        print(
+            f"{ranks} ranks: {predicted.wall:.1f} s predicted, {measured.wall:.1f} s by the clock "
+            f"({measured.wall / predicted.wall:.2f} times); {predicted.busy:.1f} s of all cores predicted, "
+            f"{measured.processor:.1f} s used ({measured.processor / predicted.busy:.2f} times)"
+        )
 
 
 def main() -> None:
@@ -127,9 +117,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 10, 100, 1000])
     parser.add_argument("--price", type=float, default=0.05, help="of a core for an hour, in $")
     parser.add_argument("--check", type=Path, help="a folder for JPEG files, on which one and two ranks are measured")
-    parser.add_argument("--files", type=int, default=2000)
+    parser.add_argument("--files", type=int, default=2048, help="of the check: four parts")
     parser.add_argument("--run", default="cifar10-cnn")
-    parser.add_argument("--passes", type=int, help="a fixed number for the check; the certified rule by default")
+    parser.add_argument("--passes", type=int, default=32, help="of an image in the check")
     arguments = parser.parse_args()
     if arguments.check is not None:
         check(arguments.check, arguments.files, arguments.run, arguments.passes)

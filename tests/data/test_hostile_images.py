@@ -94,6 +94,12 @@ def test_pixels_are_limited_and_the_limit_can_be_raised(tmp_path):
         read_image(tmp_path / "picture.webp", COLOR, max_pixels=60_000)
 
 
+def test_only_those_who_chose_the_limit_of_pixels_are_told_to_raise_it(tmp_path):
+    Image.new("1", (10_000, 4_001)).save(tmp_path / "picture.png")
+    with pytest.raises(InputError, match=r"more than 40 megapixels; reduce it first\.$"):
+        read_image(tmp_path / "picture.png", COLOR)
+
+
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "I;16"])
 def test_a_large_picture_that_is_reduced_in_strips_looks_the_same(mode, tmp_path, monkeypatch):
     gradient = np.add.outer(np.arange(700), np.arange(900)) / 1600 * 255

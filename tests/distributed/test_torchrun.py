@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import apac
 
 pytestmark = pytest.mark.slow
 
 TRAIN = ["-m", "apac", "train", "--data", "mnist-5k", "--epochs", "1", "--batch-size", "200"]
+MAIN = "from apac.cli import main\nmain()\n"
 
 
 def torchrun(*arguments: object, ranks: int = 2) -> subprocess.CompletedProcess[str]:
@@ -58,7 +60,7 @@ def test_an_evaluation_has_the_numbers_of_one_process(run, tmp_path):
 
 def test_ranks_that_disagree_end_with_the_first_difference(tmp_path):
     script = tmp_path / "other_seed.py"
-    script.write_text("import os, sys\nfrom apac.cli import main\nsys.argv += ['--seed', os.environ['RANK']]\nmain()\n")
+    script.write_text(f"import os, sys\nsys.argv += ['--seed', os.environ['RANK']]\n{MAIN}")
     done = torchrun(script, *TRAIN[2:], "--out", tmp_path / "run")
     assert done.returncode
     lines = [line for line in done.stderr.splitlines() if line.startswith("apac: ")]
@@ -71,12 +73,18 @@ def test_ranks_that_disagree_end_with_the_first_difference(tmp_path):
 
 
 def test_a_rank_without_the_data_ends_all_ranks(tmp_path):
-    script = tmp_path / "no_data.py"
-    script.write_text(
-        "import os, sys\nfrom apac.cli import main\n"
-        "os.environ['RANK'] == '1' and os.environ.update(APAC_DATA='/nonexistent/data')\nmain()\n"
-    )
-    images = tmp_path / "images"
-    done = torchrun(script, "train", "--data", images, "--out", tmp_path / "run")
+    for number in range(8):
+        path = tmp_path / "host 0" / "images" / str(number % 2) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (28, 28), 30 * number).save(path)
+    (tmp_path / "host 1").mkdir()
+    script = tmp_path / "two_hosts.py"
+    script.write_text(f"import os\nos.chdir({str(tmp_path)!r} + '/host ' + os.environ['RANK'])\n{MAIN}")
+    done = torchrun(script, "train", "--data", "/proc/self/cwd/images", "--out", tmp_path / "run")
+    assert done.returncode
     lines = [line for line in done.stderr.splitlines() if line.startswith("apac: ")]
-    assert len(lines) == 1 and "there is no folder" in lines[0], done.stderr
+    assert lines == [
+        "apac: on rank 1 of 2, there is no folder /proc/self/cwd/images; give a folder with a subfolder of images "
+        "for each class."
+    ]
+    assert not (tmp_path / "run").exists()

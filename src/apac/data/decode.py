@@ -32,7 +32,7 @@ Decoded = tuple[Image.Image, tuple[int, int], list[str]]  # the picture, the siz
 
 
 def load_picture(
-    name: str, content: IO[bytes], formats: tuple[str, ...], side: int | None, crop: bool, max_pixels: int
+    name: str, content: IO[bytes], formats: tuple[str, ...], side: int | None, crop: bool, max_pixels: int | None
 ) -> Decoded:
     """Return the upright picture in mode L, LA, RGB, RGBA, or F in [0, 255] for 16-bit gray; its size; and notes.
 
@@ -89,11 +89,10 @@ def _reduced(name: str, picture: Image.Image, factor: int) -> Image.Image:
     return result
 
 
-def _check_size(name: str, file: Any, content: BoundedFile, max_pixels: int) -> None:
-    pixels = file.width * file.height
-    allowed = max_pixels // limits.COPIES.get(file.format, 1)
-    if pixels > allowed:
-        raise InputError(too_large(name, allowed))
+def _check_size(name: str, file: Any, content: BoundedFile, max_pixels: int | None) -> None:
+    pixels, copies = file.width * file.height, limits.COPIES.get(file.format, 1)
+    if pixels > (limits.PIXELS if max_pixels is None else max_pixels) // copies:
+        raise InputError(too_large(name, max_pixels, copies))
     if file.format == "PPM" and pixels > limits.TEXT_PIXELS and file.tile[0][0] == "ppm_plain":
         raise InputError(f"{name} has its pixels as text; save it as PNG.")
     if file.format in ("JPEG", "MPO") and scans(file, content) > limits.SCANS:
@@ -117,5 +116,8 @@ def _simple_mode(name: str, picture: Image.Image, format: str | None) -> Image.I
     return picture
 
 
-def too_large(name: str, max_pixels: int) -> str:
-    return f"{name} has more than {max_pixels / 1_000_000:g} megapixels; reduce it first, or raise max_pixels."
+def too_large(name: str, max_pixels: int | None, copies: int = 1) -> str:
+    """Return what is wrong with a file; only those who chose the limit are told to raise it."""
+    megapixels = (limits.PIXELS if max_pixels is None else max_pixels) // copies / 1_000_000
+    advice = "reduce it first" if max_pixels is None else "reduce it first, or raise max_pixels"
+    return f"{name} has more than {megapixels:g} megapixels; {advice}."

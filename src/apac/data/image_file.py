@@ -44,14 +44,14 @@ def read_image(
     *,
     fit: Fit = "crop",
     digit: bool = False,
-    max_pixels: int = limits.PIXELS,
+    max_pixels: int | None = None,
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Read an image as (C, H, W) uint8, with notes on how it was converted.
 
     The aspect ratio is kept. With `fit="crop"` the result is the center of the picture, resized; with "pad" it is the
     whole picture, resized, and the pixels of its edge are repeated on both sides. With `digit=True` it has the format
     of MNIST instead, of shape (1, 28, 28): light ink on black, 20 pixels long, with its center of mass in the middle.
-    A file with more than `max_pixels` pixels is refused before they are decoded.
+    A file with more than `max_pixels` pixels, by default 40 million, is refused before they are decoded.
     """
     with without_warnings():
         return decode_image(Path(path), image_shape, fit=fit, digit=digit, max_pixels=max_pixels)
@@ -74,7 +74,7 @@ def decode_image(
     *,
     fit: Fit = "crop",
     digit: bool = False,
-    max_pixels: int = limits.PIXELS,
+    max_pixels: int | None = None,
 ) -> tuple[Tensor, tuple[str, ...]]:
     """`read_image` for use in worker threads, inside of `without_warnings`."""
     return _convert(partial(_open, path, max_pixels), str(path), image_shape, fit=fit, digit=digit)
@@ -120,7 +120,7 @@ def _convert(
     return torch.from_numpy(pixels), (*notes, *more)
 
 
-def _open(path: Path, max_pixels: int, side: int | None = None, fit: Fit = "crop") -> Decoded:
+def _open(path: Path, max_pixels: int | None, side: int | None = None, fit: Fit = "crop") -> Decoded:
     """Return `_load` of a file, or raise InputError with the reason why it cannot be read."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the path of one image file.")
