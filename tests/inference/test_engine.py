@@ -252,6 +252,22 @@ def test_modes_are_restored_after_a_failed_preparation():
     assert [part.training for part in network.modules()] == modes
 
 
+def test_the_root_logger_stays_as_it_is_when_a_conversion_fails_or_several_threads_convert():
+    root = logging.getLogger()
+    before = root.level, root.filters[:], root.handlers[:]
+    with pytest.raises(Exception, match="import of ONNX model"):
+        engine._by_openvino(b"no model", 1)
+    assert (root.level, root.filters, root.handlers) == before
+    network = models.build("mnist-cnn", generator=generator(0, "test", 0)).eval()
+    model = engine.to_onnx(network, torch.zeros(2, 1, 28, 28))
+    threads = [threading.Thread(target=engine._by_openvino, args=(model, 1)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (root.level, root.filters, root.handlers) == before
+
+
 def test_weights_keep_their_gradients_and_requires_grad():
     network = small()
     network(images_of(2)).sum().backward()

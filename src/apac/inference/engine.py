@@ -29,6 +29,7 @@ Network = Callable[[Tensor], Tensor]
 MIN_OPERATIONS = 1e11  # about one second; preparing a network for fewer operations does not pay off
 TOLERANCE = 1e-4  # in logits; a prepared network that differs by more is not used
 BLOCK = 16  # channels that ONNX Runtime's convolutions process at a time
+_one_conversion = threading.Lock()
 _not_prepared: WeakSet[nn.Module] = WeakSet()  # networks that only torch can run; each is logged once
 
 
@@ -142,7 +143,9 @@ def _by_onnxruntime(model: bytes) -> Network:
 def _by_openvino(model: bytes, threads: int) -> Network:
     openvino = require("openvino", extra="fast")
     settings = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads}
-    compiled = openvino.compile_model(openvino.convert_model(io.BytesIO(model)), "CPU", settings)
+    with _root_logger_kept():
+        converted = openvino.convert_model(io.BytesIO(model))
+    compiled = openvino.compile_model(converted, "CPU", settings)
     local = threading.local()  # a request serves one thread
 
     def run(images: Tensor) -> Tensor:
@@ -152,6 +155,19 @@ def _by_openvino(model: bytes, threads: int) -> Network:
         return torch.from_numpy(result[0])
 
     return run
+
+
+@contextmanager
+def _root_logger_kept() -> Iterator[None]:
+    """Restore the root logger, which OpenVINO silences while it converts, and for good if two threads convert."""
+    root = logging.getLogger()
+    with _one_conversion:
+        level, filters, handlers = root.level, root.filters[:], root.handlers[:]
+        try:
+            yield
+        finally:
+            root.setLevel(level)
+            root.filters, root.handlers = filters, handlers
 
 
 def _array(images: Tensor) -> Any:
