@@ -59,11 +59,11 @@ def train(
     Parameters
     ----------
     network
-        A name: "resnet", for images of any size from 16 × 16, or one of the paper's, "mnist-cnn", "mnist-mlp",
-        "cifar10-cnn" and "cifar10-mlp"; "timm:NAME", a network of the library timm; "package.module:function", which
-        builds a module from (image_shape, classes); or a module, which is trained in place from its current weights and
-        left on the CPU in evaluation mode (if an exception is raised, in its previous mode). Networks return logits
-        (N, K). `config.weights` names a file with initial weights for any of them.
+        A name: "resnet", for images of any size from 16 × 16, "cifar10-modern", for 32 × 32, or one of the paper's,
+        "mnist-cnn", "mnist-mlp", "cifar10-cnn" and "cifar10-mlp"; "timm:NAME", a network of the library timm;
+        "package.module:function", which builds a module from (image_shape, classes); or a module, which is trained in
+        place from its current weights and left on the CPU in evaluation mode (if an exception is raised, in its
+        previous mode). Networks return logits (N, K). `config.weights` names a file with initial weights for any.
     data
         A name ("mnist-5k", "mnist", "cifar10"); a folder with a subfolder of images per class, which are read at
         `config.size`, by default the size that the network takes or one chosen from the files; a pair of images
