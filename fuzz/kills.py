@@ -49,7 +49,7 @@ COMMANDS = {
     ),
     "reproduce": Command(
         ("reproduce", "--epochs", "1", "--passes", "1,4", "--out", "report"),
-        weights(Path("report/runs/apac")),
+        weights(Path("report/runs/deformed")),
         "report/runs/*/run.json",
     ),
     "fetch": Command(("data", "fetch", "mnist"), lambda place: (place / "data/mnist.safetensors").read_bytes()),
