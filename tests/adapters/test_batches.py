@@ -191,3 +191,32 @@ def test_fewer_large_images_are_transformed_at_a_time_to_fit_the_cache():
     apac.Classifier(network, u, apac.FixedPasses(1)).score(large, 0, 1)
     counts = [shape[0] for shape in flip.shapes]
     assert sum(counts) == 40 and 1 < max(counts) <= 20
+
+
+def test_images_that_several_threads_transform_share_their_draw(random, monkeypatch):
+    al, cv2 = pytest.importorskip("albumentations"), pytest.importorskip("cv2")
+    monkeypatch.setattr("apac.adapters.transforms.albumentations.CHUNK_BYTES", (4 * 3 * 16 * 16 * 4,))  # four images
+    monkeypatch.setattr("apac.adapters.transforms.albumentations.TIMED_ROUNDS", 1)
+    monkeypatch.setattr(cv2, "getNumThreads", lambda: 3)
+    u = apac.from_albumentations(al.Compose([al.HorizontalFlip(), al.VerticalFlip()]))
+    many = torch.rand(23, *SHAPE, generator=random)
+    for seed in range(8):
+        virtual = u.apply(many, seeds(seed))
+        torch.testing.assert_close(virtual, torch.cat([u.apply(image[None], seeds(seed)) for image in many]))
+
+
+def test_an_albumentations_transform_with_global_draws_gives_all_images_the_same(random):
+    al = pytest.importorskip("albumentations")
+
+    class GlobalFlip(al.ImageOnlyTransform):  # type: ignore[name-defined]
+        def apply(self, img, flip, **params):
+            return np.ascontiguousarray(img[:, ::-1]) if flip else img
+
+        def get_params(self):
+            return {"flip": np.random.random() < 0.5}
+
+    u = apac.from_albumentations(GlobalFlip(p=1.0))
+    image = torch.rand(1, 3, 16, 16, generator=random)
+    for seed in range(8):
+        virtual = u.apply(image.expand(1500, -1, -1, -1), seeds(seed))  # more than a chunk
+        assert torch.equal(virtual, virtual[:1].expand_as(virtual))

@@ -7,7 +7,9 @@ import json
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,10 +20,10 @@ from apac.adapters.transforms.image_transform import ImageTransform
 from apac.errors import InputError, require
 from apac.randomness import numpy_and_python_generators
 
-# Some transforms need more time per image for large arrays (N, H, W, C), others less. The fastest of these is chosen:
-# one image, some images, or images of some bytes.
-CHUNK_IMAGES, CHUNK_BYTES = (1, 16), (1 << 20, 4 << 20, 8 << 20)
-TIMED_CALLS = 4
+# Some transforms need more time per image for large arrays (N, H, W, C), others less. One image per call and as many
+# as these numbers of bytes hold are timed, in turn so that a slow second of the machine decides nothing.
+CHUNK_BYTES = (1 << 20, 4 << 20)
+TIMED_SEEDS, TIMED_ROUNDS = 4, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +31,9 @@ class AlbumentationsTransform(ImageTransform):
     """A transform of albumentations."""
 
     copies_input: ClassVar[bool] = True
-    _compose: Callable[..., Any] = field(init=False)
-    _chunks: dict[tuple[int, ...], int] = field(init=False, default_factory=dict)  # images per call, by image shape
+    _copies: list[Callable[..., Any]] = field(init=False)  # one for each thread
+    # Images per call, by image shape. None if the results depend on the call: then all images share one.
+    _chunks: dict[tuple[int, ...], int | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         albumentations = require("albumentations", extra="adapters")
@@ -43,11 +46,11 @@ class AlbumentationsTransform(ImageTransform):
         compose = copy.deepcopy(self.transform)
         if not isinstance(compose, albumentations.Compose):  # the only transform that takes random states
             compose = albumentations.Compose([compose])
-        object.__setattr__(self, "_compose", compose)
+        object.__setattr__(self, "_copies", [compose])
 
     def one(self, image: Tensor) -> Any:
-        self._set_state(_draw_seed())
-        result = self._compose(image=_array(image[None])[0])["image"]
+        compose = _with_state(self._copies[0], _draw_seed())
+        result = compose(image=_array(image[None])[0])["image"]
         if not isinstance(result, Tensor):  # ToTensorV2 returns a tensor
             result = torch.from_numpy(np.ascontiguousarray(result.reshape(*result.shape[:2], -1))).permute(2, 0, 1)
         return result.to(image.device)
@@ -57,37 +60,34 @@ class AlbumentationsTransform(ImageTransform):
         arrays = _array(images)
         if arrays.shape[1:] not in self._chunks:
             self._chunks[arrays.shape[1:]] = self._fastest_chunk(arrays[:1], seed)
-        size = self._chunks[arrays.shape[1:]]
-        results = [self._run(arrays[start : start + size], seed) for start in range(0, len(arrays), size)]
-        return (results[0] if len(results) == 1 else torch.cat(results)).to(images.device)
+        size = self._chunks[arrays.shape[1:]] or len(arrays)
+        return torch.cat(self._run_in_threads(arrays, size, seed)).to(images.device)
 
-    def _run(self, arrays: Any, seed: int) -> Tensor:
-        """Transform arrays (n, H, W, C) with the same random numbers in every call."""
-        self._set_state(seed)
-        result = self._compose(images=arrays)["images"]
-        if isinstance(result, Tensor):  # ToTensorV2
-            return result
-        return torch.from_numpy(result.reshape(*result.shape[:3], -1)).permute(0, 3, 1, 2)
+    def _run_in_threads(self, arrays: Any, size: int, seed: int) -> list[Tensor]:
+        """Transform arrays (N, H, W, C) by calls with up to `size` of them, in as many threads as OpenCV may use."""
+        threads = min(require("cv2", extra="adapters").getNumThreads(), -(-len(arrays) // size))
+        if threads <= 1:
+            return _run_in_chunks(self._copies[0], arrays, size, seed)
+        while len(self._copies) < threads:
+            self._copies.append(copy.deepcopy(self._copies[0]))
+        shares = np.array_split(arrays, threads)
+        with ThreadPoolExecutor(threads) as executor:
+            run = partial(_run_in_chunks, size=size, seed=seed)
+            return [chunk for chunks in executor.map(run, self._copies, shares) for chunk in chunks]
 
-    def _set_state(self, seed: int) -> None:
-        # Not set_random_seed, which gives all parts of a Compose the same numbers: a flip of probability 0.5 and a
-        # change of colors of probability 0.5 would always occur together.
-        self._compose.set_random_state(*numpy_and_python_generators(seed))  # type: ignore[attr-defined]
-
-    def _fastest_chunk(self, array: Any, seed: int) -> int:
+    def _fastest_chunk(self, array: Any, seed: int) -> int | None:
         """Return the number of images per call that is the fastest for images like this one, (1, H, W, C)."""
-        by_bytes = [max(1, limit // int(array.nbytes)) for limit in CHUNK_BYTES]
-        sizes = sorted({*CHUNK_IMAGES, *by_bytes})
+        sizes = sorted({1, *(max(1, limit // int(array.nbytes)) for limit in CHUNK_BYTES)})
         images = np.concatenate([array] * max(sizes))
-        seeds = range(seed, seed + TIMED_CALLS)
-        alone = [self._run(array, number) for number in seeds]
+        seeds = range(seed, seed + TIMED_SEEDS)
+        alone = [_run(self._copies[0], array, number) for number in seeds]
         seconds = dict.fromkeys(sizes, math.inf)
-        for size in 2 * sizes:  # the first time, memory is allocated
+        for size in TIMED_ROUNDS * sizes:
             started = time.process_time()  # other processes do not count
-            results = [self._run(images[:size], number)[:1] for number in seeds]
+            results = [_run(self._copies[0], images[:size], number)[:1] for number in seeds]
             seconds[size] = min(seconds[size], (time.process_time() - started) / size)
             if not all(map(torch.equal, results, alone)):
-                return by_bytes[0]  # a choice by time would let results depend on the load of the machine
+                return None  # a choice by time would let results depend on the load of the machine
         return min(sizes, key=seconds.__getitem__)
 
     def describe(self) -> Any:
@@ -109,6 +109,25 @@ class AlbumentationsTransform(ImageTransform):
             raise
         except Exception as error:  # the constructors refuse arguments with many types of exceptions
             raise InputError(f"albumentations cannot build a transform from {payload!r}: {error}.") from error
+
+
+def _run(compose: Callable[..., Any], arrays: Any, seed: int) -> Tensor:
+    """Transform arrays (n, H, W, C) with the same random numbers in every call."""
+    result = _with_state(compose, seed)(images=arrays)["images"]
+    if isinstance(result, Tensor):  # ToTensorV2
+        return result
+    return torch.from_numpy(result.reshape(*result.shape[:3], -1)).permute(0, 3, 1, 2)
+
+
+def _run_in_chunks(compose: Callable[..., Any], arrays: Any, size: int, seed: int) -> list[Tensor]:
+    return [_run(compose, chunk, seed) for chunk in np.array_split(arrays, -(-len(arrays) // size))]
+
+
+def _with_state(compose: Any, seed: int) -> Any:
+    # Not set_random_seed, which gives all parts of a Compose the same numbers: a flip of probability 0.5 and a change
+    # of colors of probability 0.5 would always occur together.
+    compose.set_random_state(*numpy_and_python_generators(seed))
+    return compose
 
 
 def _draw_seed() -> int:

@@ -104,7 +104,8 @@ def from_albumentations(
     """Wrap an albumentations 2 transform or a Compose of them.
 
     Its input is a float32 array (H, W, C), in which albumentations expects values in [0, 1]. Normalize in `after`, with
-    `max_pixel_value=1.0`. Images that share the parameters of a pass are transformed together, as the target `images`.
+    `max_pixel_value=1.0`. Images that share the parameters of a pass are transformed together, as the target `images`,
+    in as many threads as OpenCV may use (`cv2.setNumThreads`).
 
     `before` and `after` are deterministic preprocessing steps, such as a resize or a normalization, which the plain
     prediction also uses.
