@@ -77,6 +77,16 @@ def test_the_matrix_is_symmetric_and_fitting_is_bitwise_reproducible() -> None:
     assert torch.equal(first.matrix, second.matrix) and torch.equal(first.mean, second.mean)
 
 
+def test_a_few_images_are_whitened_to_the_same_bits_as_each_alone() -> None:
+    images = correlated(zca.FEW, (3, 10, 10))
+    whitening = zca.fit(images)
+    together = whitening.apply(images)
+    for count in range(1, zca.FEW):
+        assert torch.equal(whitening.apply(images[:count]), together[:count])
+    # more images are whitened by another product, which rounds differently: a sum of 300 float32 products of about 1
+    torch.testing.assert_close(whitening.apply(images.repeat(2, 1, 1, 1))[: zca.FEW], together, atol=1e-4, rtol=0)
+
+
 def test_an_image_is_whitened_the_same_alone_and_in_a_batch() -> None:
     images = correlated(1500, (3, 4, 4))
     fitted = zca.fit(images)

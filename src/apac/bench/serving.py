@@ -62,17 +62,18 @@ def _digits() -> Load:
 
 def _colors() -> Load:
     run = load("cifar10-cnn")
-    pixels = torch.randint(0, 256, (IMAGES // 4, 3, 32, 32), generator=generator(0, "bench", 0), dtype=torch.uint8)
+    pixels = torch.randint(0, 256, (IMAGES, 3, 32, 32), generator=generator(0, "bench", 0), dtype=torch.uint8)
     return Load("cifar10-cnn", pixels, {"passes": PASSES}, run.classifier(FixedPasses(PASSES)))
 
 
 def _measure(each: Load, port: int, rounds: int, progress: Progress) -> list[Entry]:
-    images = load(each.model).normalize(each.pixels)
+    normalize = load(each.model).normalize
+    images = normalize(each.pixels)
     prepared = each.classifier.prepared(images, 1_000)
     requests = [_request(each, part) for part in each.pixels.split(PER_REQUEST)]
 
     def decide() -> float:
-        prepared.decide(images)
+        prepared.decide(normalize(each.pixels))  # from the same pixels as the server
         return len(images)
 
     def served() -> float:

@@ -1,10 +1,10 @@
 """Decide images that join and leave at any time, each exactly as if it were alone.
 
 `PassScheduler` decides a fixed set of images, whose logits the processor rounds differently in batches of different
-sizes. Here the unit of work is one image in the 16 passes between two updates of its rule, which is one batch of the
-network: its shape and its contents do not depend on the other images, and neither does any digit of the result. Images
-share what does not round: the parameters of a pass and the coordinates that follow from them, which are computed once
-for all of them, and the updates of a rule, which are elementwise.
+sizes. Here the unit of work is one image in the 16 passes between two updates of its rule. A batch of the network has
+one such unit, or as many as were seen to give each the same bits (`images_per_batch`), so that no digit of a result
+depends on the other images. Images share what does not round: the parameters of a pass and the coordinates that follow
+from them, which are computed once for all of them, and the updates of a rule, which are elementwise.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ from apac.classify.pass_parameters import sample_shared
 from apac.classify.passes import PassRunner, in_own_memory, select_set_of_class
 from apac.classify.rules.base import PASSES_PER_UPDATE, Rule, RuleState
 from apac.classify.scores import Scores, rank
+from apac.classify.shared_batch import images_per_batch
 
 TOGETHER = 4  # images that a worker deforms at once
 BLOCKS_PER_WORKER = 2  # in a round, so that no worker waits while another finishes
+LONG_ROUND = 4  # if the images are few, a round may add a fourth of the passes
+ROUND_BLOCKS = 64  # in a round, for images that had many passes
 CACHED_BYTES = 64 << 20  # of the deformations of passes
 MANY_PASSES = 1 << 20  # an unlimited job, for which preparing the network always pays
 
@@ -103,8 +106,8 @@ class Session:
     [[], [0, 1]]
     """
 
-    def __init__(self, runner: PassRunner) -> None:
-        self._runner = runner
+    def __init__(self, runner: PassRunner, images_per_batch: int) -> None:
+        self._runner, self._images_per_batch = runner, images_per_batch
         self._cohorts: list[_Cohort] = []
         self._watched: set[int] = set()
         self._left: set[int] = set()
@@ -118,7 +121,13 @@ class Session:
         """Yield a session with worker threads, its network prepared for images of this shape."""
         examples = torch.linspace(0, 1, 2 * torch.Size(image_shape).numel()).view(2, *image_shape)
         with classifier.prepared(examples, MANY_PASSES)._runner.running() as runner:
-            yield Session(runner)
+
+            def run(batch: Tensor) -> Tensor:
+                return log_probabilities(runner.network, batch, len(batch), runner.outputs)
+
+            image = runner.deformation.preprocess(examples)[0]
+            rows = PASSES_PER_UPDATE, PASSES_PER_UPDATE + 1  # of an image; at first with the plain one
+            yield Session(runner, images_per_batch(run, image, rows, TOGETHER))
 
     def __len__(self) -> int:
         """The number of images under way."""
@@ -143,9 +152,9 @@ class Session:
         cohorts = self._merged()
         self._cohorts, self._left = [], set()
         images = sum(len(cohort.tickets) for cohort in cohorts)
-        fill = PASSES_PER_UPDATE * -(-BLOCKS_PER_WORKER * self._runner.workers.count // max(1, images))
-        plan = [(cohort, self._next_blocks(cohort, fill)) for cohort in cohorts]
-        together = max(1, min(TOGETHER, images // (BLOCKS_PER_WORKER * self._runner.workers.count)))
+        plan = [(cohort, self._next_blocks(cohort, images)) for cohort in cohorts]
+        together = self._images_per_batch if self._images_per_batch > 1 else TOGETHER
+        together = max(1, min(together, images // (BLOCKS_PER_WORKER * self._runner.workers.count)))
         items = (
             (part, cohort.settings.seed, numbers)
             for cohort, blocks in plan
@@ -175,8 +184,13 @@ class Session:
                 by_place.setdefault((cohort.settings, cohort.passes), []).append(cohort)
         return [_concatenated(cohorts) for cohorts in by_place.values()]
 
-    def _next_blocks(self, cohort: _Cohort, fill: int) -> list[range]:
+    def _next_blocks(self, cohort: _Cohort, images: int) -> list[range]:
+        """Return the next passes of a cohort in a round with this number of images, 16 by 16."""
         done, rule = cohort.passes, cohort.settings.rule
+        at_least = -(-BLOCKS_PER_WORKER * self._runner.workers.count // images)
+        # An image that had many passes needs many more: fewer rounds, for a few passes after its decision.
+        long = min(done // (LONG_ROUND * PASSES_PER_UPDATE), ROUND_BLOCKS // images)
+        fill = PASSES_PER_UPDATE * max(at_least, long)
         stop = min(done + min(rule.next_passes(done, fill), fill), rule.limit)
         return [range(start, min(start + PASSES_PER_UPDATE, stop)) for start in range(done, stop, PASSES_PER_UPDATE)]
 
@@ -193,8 +207,7 @@ class Session:
             if not numbers.start:
                 virtual = torch.cat((plain, virtual.unflatten(0, (n, passes))), dim=1).flatten(0, 1)
             virtual = in_own_memory(virtual, images, repeated)
-            # One batch of the network for each image.
-            batch = len(virtual) // n
+            batch = len(virtual) // n * (self._images_per_batch if passes == PASSES_PER_UPDATE else 1)
             per_set.append(log_probabilities(runner.network, virtual, batch, runner.outputs))
         scores = select_set_of_class(per_set, runner.deformation)  # (n * passes, K)
         return scores.view(n, -1, scores.shape[1]).transpose(0, 1)

@@ -16,6 +16,7 @@ from apac.classify.rules.certified import Certified
 from apac.classify.rules.fixed import FixedPasses
 from apac.classify.session import Settings, Update
 from apac.data.normalize import Identity
+from apac.data.zca import FEW
 from apac.errors import InputError
 from apac.runs.run import Run
 from apac.serve.engine import Engine
@@ -86,8 +87,8 @@ class Model:
             raise bad_request("error must be above 0 and below 1.") from None
 
     def normalize(self, pixels: Tensor) -> Tensor:
-        """Return the images of pixels (n, C, H, W), one by one: the result must not depend on their number."""
-        return torch.cat([self.run.normalize(image[None]) for image in pixels])
+        """Return the images of pixels (n, C, H, W), a few at a time: the result must not depend on their number."""
+        return torch.cat([self.run.normalize(few) for few in pixels.split(FEW)])
 
     def check_images(self, images: Tensor) -> None:
         """Refuse floating-point images (n, C, H, W) that the classifier cannot decide."""

@@ -176,7 +176,7 @@ def _numbers(data: list[Any], shape: list[int]) -> NDArray[Any]:
         if not all(type(part) is list and len(part) == size for part in parts):
             raise bad_request(COUNT)
         parts = [value for part in parts for value in part]
-    if not all(type(value) in (int, float) for value in parts):
+    if not set(map(type, parts)) <= {int, float}:
         raise bad_request(COUNT)
     values = np.asarray(parts)
     if values.dtype.kind not in "iuf":  # integers of more than 64 bits
