@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
+from os.path import exists, getsize
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,9 @@ def check_agreement(
 def _first_file(sources: Sequence[str]) -> str | None:
     """Return the first file and its size. InputError is raised if this rank does not have the sources."""
     first = first_image(sources)
-    if first is None or not os.path.exists(first):
+    if first is None or not exists(first):
         return first
-    return f"{first} of {os.stat(first).st_size:,} bytes"
+    return f"{first} of {getsize(first):,} bytes"
 
 
 def _check_folder(

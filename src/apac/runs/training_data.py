@@ -120,8 +120,9 @@ def _from_torch(dataset: Any, progress: Progress) -> Dataset:
             image, label = dataset[index]
             images.append(image_tensor(image))
             labels.append(int(label))
-        except (TypeError, ValueError, LookupError, RuntimeError) as error:
-            raise InputError(f"item {index} of the dataset is not a pair (image, label): {error}.") from error
+        except Exception as error:  # a dataset of the caller may raise anything
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            raise InputError(f"item {index} of the dataset is not a pair (image, label): {reason}.") from error
         progress("reading images", index + 1, len(dataset))
     shapes = {(tuple(image.shape), image.dtype) for image in images}
     if len(shapes) != 1:
