@@ -24,7 +24,7 @@ NAMES = (
     "epochs|batch_size|learning_rate|schedule|warmup|optimizer|tied|momentum|weight_decay|label_smoothing|"
     "ema_decay|validation_fraction|normalization|size|fit|seed|on_unreadable|passes|error|limit|data|part_size"
 )
-FLAGS = re.compile(r"\b(resume|overwrite|whitened|freeze)=True")
+FLAGS = re.compile(r"\b(resume|overwrite|whitened|freeze|stream)=True")
 VALUES = re.compile(rf'\b({NAMES})="?([^\s",;)]+)"?')
 FIELDS = re.compile(r"\bthe (\w+) of an? (?:TrainConfig|Certified|FixedPasses)\b")
 SUBJECTS = re.compile(rf"^({NAMES})(?= must be )")

@@ -45,14 +45,18 @@ def load_data(
     channels: int | None = None,
     on_unreadable: Literal["refuse", "skip"] = "refuse",
     cache: Path | None = None,
+    stream: bool = False,
     workers: int = 0,
     may_write: bool = True,
     progress: Progress = no_progress,
 ) -> Dataset:
-    """Load the images and labels. The options up to `cache` are those of `apac.data.folder.load`.
+    """Load the images and labels. The options up to `stream` are those of `apac.data.folder.load`.
 
     The items of a torch Dataset are read into the cache by `workers` processes, if this process `may_write` it.
     """
+    is_folder = isinstance(data, str | os.PathLike) and data_name(data) not in data_sets.NAMES
+    if stream and (cache is not None or not is_folder):
+        raise InputError("stream=True decodes the files of a folder for every batch; omit it, or the cache.")
     if isinstance(data, Dataset):
         return data
     if isinstance(data, str | os.PathLike):
@@ -67,6 +71,7 @@ def load_data(
             channels=channels,
             on_unreadable=on_unreadable,
             cache=cache,
+            stream=stream,
             progress=progress,
         )
     if _is_pair(data):
