@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from apac.cli import classify_files
+from apac.cli import signals
 from apac.distributed.board import Board
 from apac.errors import missing
 from commands import call, refusal, succeed
@@ -100,9 +100,18 @@ def test_options_that_do_not_fit_are_refused(folder, tmp_path, monkeypatch):
 
 def test_sigterm_interrupts_and_the_handler_is_restored():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), classify_files._interrupt_on_sigterm():
+    with pytest.raises(KeyboardInterrupt), signals.interrupt_on_signal():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_rank_is_interrupted_once_although_torchrun_forwards_the_signal(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with signals.interrupt_on_signal():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)  # while the rank stores its state
 
 
 def test_the_room_is_imported_only_with_an_output_folder():

@@ -54,7 +54,7 @@ def test_temperatures_are_fitted_on_held_out_images_or_cross_fitted(run, few, mo
     del settings["images"]
     (run / "run.json").write_text(json.dumps(settings))
     assert "Temperatures were cross-fitted" in succeed("evaluate", run, "--passes", 2).stdout  # there are too few
-    module = sys.modules["apac.cli.evaluate"]  # the package has the command by this name
+    module = sys.modules["apac.cli.evaluate_images"]
     monkeypatch.setattr(module, "MIN_HELD_OUT", len(held_out.images))
     result = succeed("evaluate", run, "--passes", 2)
     assert f"fitted on {len(held_out.images)} training images" in result.stdout

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,31 @@ def test_training_on_a_cache_equals_training_in_memory(tmp_path, workers):
     cached_run = apac.train(network(), Items(), apac.Flip(), config=CONFIG, cache=tmp_path / "cache", workers=workers)
     assert torch.equal(weights(cached_run), weights(in_memory))
     assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".json", ".u8"]
+
+
+def test_training_on_a_folder_that_is_decoded_for_every_batch_equals_training_in_memory(folder, tmp_path):
+    config = replace(CONFIG, size=8)
+    layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2))
+    runs = [
+        apac.train(deepcopy(layers), folder, apac.Flip(), config=config, stream=stream, out=tmp_path / f"{stream}")
+        for stream in (False, True)
+    ]
+    assert torch.equal(weights(runs[0]), weights(runs[1]))
+    with pytest.raises(apac.InputError, match="stream=True decodes the files of a folder"):
+        apac.train(network(), Items(), apac.Flip(), config=CONFIG, stream=True)
+
+
+def test_a_file_that_changes_while_the_folder_is_decoded_for_batches_is_named(folder):
+    found = load(folder, size=8, stream=True)
+    expected = load(folder, size=8)
+    assert torch.equal(found.train_images[torch.tensor([3, 0, 3])], expected.train_images[[3, 0, 3]])
+    assert found.train_images[torch.tensor([], dtype=torch.int64)].shape == (0, 3, 8, 8)
+    paint(found.train_files[3], (10, 10, 10))
+    with pytest.raises(apac.InputError, match=f"{found.train_files[3].name} changed while the images were used"):
+        found.train_images[2:5]
+    found.train_files[3].unlink()
+    with pytest.raises(apac.InputError, match="changed while the images were used"):
+        found.train_images[2:5]
 
 
 def test_a_folder_in_a_cache_has_the_pixels_of_memory_and_is_decoded_once(folder, tmp_path, monkeypatch):

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 import apac
+from file_jobs import write_images
+from hosts import SECONDS, ranks_of, succeeds, wait_until
+from hosts import torchrun as start
 
 pytestmark = pytest.mark.slow
 
 TRAIN = ["-m", "apac", "train", "--data", "mnist-5k", "--epochs", "1", "--batch-size", "200"]
+STANDALONE = ["--standalone", "--nproc-per-node", 2]
 MAIN = "from apac.cli import main\nmain()\n"
 
 
@@ -41,20 +47,28 @@ def test_a_training_leaves_one_complete_run(run):
     assert sorted(path.name for path in run.iterdir()) == ["run.json", "weights.safetensors"]
 
 
-def test_an_evaluation_has_the_numbers_of_one_process(run, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (("--passes", "1,40"), "evaluation.json"),
+        (("--rule", "certified", "--limit", 64, "--against", 40), "certified.json"),
+    ],
+)
+def test_an_evaluation_has_the_numbers_of_one_process(run, tmp_path, options, name):
     one, two = (
         (
             ranks,
             tmp_path / str(ranks),
-            torchrun("-m", "apac", "evaluate", run, "--passes", "1,40", "--out", tmp_path / str(ranks), ranks=ranks),
+            torchrun("-m", "apac", "evaluate", run, *options, "--out", tmp_path / str(ranks), ranks=ranks),
         )
         for ranks in (1, 2)
     )
     payloads = []
     for ranks, folder, done in (one, two):
         assert done.returncode == 0, (ranks, done.stderr)
-        payloads.append(json.loads((folder / "evaluation.json").read_text()))
+        payloads.append(json.loads((folder / name).read_text()))
         payloads[-1].pop("seconds")
+        payloads[-1].get("against", {}).pop("seconds", None)
     assert payloads[0] == payloads[1]
 
 
@@ -68,8 +82,73 @@ def test_ranks_that_disagree_end_with_the_first_difference(tmp_path):
         "apac: the ranks disagree: seed is 0 on rank 0 and 1 on rank 1; start all of them with the same command, "
         "version and data."
     ]
-    assert done.stderr.count("exitcode  : 2") >= 1
+    assert done.stderr.count("exitcode  : 2") == 2
     assert not (tmp_path / "run").exists()
+
+
+def test_ranks_that_disagree_on_what_they_decide_end_with_the_first_difference(tmp_path):
+    images = write_images(tmp_path / "images", 4)
+    script = tmp_path / "other_seed.py"
+    script.write_text(f"import os, sys\nsys.argv += ['--seed', os.environ['RANK']]\n{MAIN}")
+    done = torchrun(script, "classify", "cifar10-cnn", images, "--passes", 2, "--out", tmp_path / "d", ranks=3)
+    assert [line for line in done.stderr.splitlines() if line.startswith("apac: ")] == [
+        "apac: the ranks disagree: seed is 0 on rank 0 and 1 on rank 1; start all of them with the same command, "
+        "version and data."
+    ]
+    assert done.stderr.count("exitcode  : 2") == 3
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_rank_without_the_run_ends_all_ranks(tmp_path):
+    images = write_images(tmp_path / "images", 4)
+    script = tmp_path / "other_run.py"
+    script.write_text(f"import os, sys\nsys.argv[2] += os.environ['RANK'].replace('0', '')\n{MAIN}")
+    done = torchrun(script, "classify", "cifar10-cnn", images, "--passes", 2, "--out", tmp_path / "d")
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("apac: ")]
+    assert line.startswith("apac: on rank 1 of 2, cifar10-cnn1 holds no run ")
+    assert done.stderr.count("exitcode  : 2") == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_training_that_is_interrupted_saves_a_checkpoint_and_continues(number, tmp_path):
+    out, log = tmp_path / "run", tmp_path / "log"
+    elastic = Path(__file__).parent.parent / "elastic.py"  # checkpoints after every few steps
+    command = [*STANDALONE, elastic, "train", "--data", "mnist-5k", "--epochs", 2, "--batch-size", 50, "--out", out]
+    interrupted(log, number, (out / "checkpoint.safetensors").exists, *command)
+    (line,) = own_lines(log)
+    assert line.startswith("apac: stopped in epoch ")
+    assert "a checkpoint is saved; resume with: apac train --resume" in line
+    assert succeeds(log, start(log, *command))
+    assert len(apac.load(out).history) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ranks_that_decide_are_interrupted_and_continue(number, tmp_path):
+    images, out, log = write_images(tmp_path / "images", 300), tmp_path / "d", tmp_path / "log"
+    options = ["classify", "cifar10-cnn", images, "--passes", 64, "--part-size", 5, "--out", out]
+    interrupted(log, number, lambda: list(out.glob("parts/*.sha256")), *STANDALONE, "-m", "apac", *options)
+    assert sorted(own_lines(log)) == [
+        f"apac: rank {rank}: interrupted; the same command continues with what is left in {out}." for rank in (0, 1)
+    ]
+    assert not (out / "claims").exists()
+    stored = len(list(out.glob("parts/*.sha256")))
+    assert 0 < stored < 60
+    assert succeeds(log, start(log, *STANDALONE, "-m", "apac", *options))
+    assert len(list(out.glob("parts/*.sha256"))) == 60
+
+
+def interrupted(log: Path, number: int, reached: Callable[[], object], *command: object) -> None:
+    """Start ranks, and send the agent and the ranks a signal, as a terminal does; nothing of ours shows a traceback."""
+    agent = start(log, *command)
+    wait_until(reached, agent)
+    for pid in (agent.pid, *ranks_of(agent)):
+        os.kill(pid, number)
+    assert agent.wait(SECONDS)
+    assert "/apac/" not in "".join(line for line in log.read_text().splitlines() if line.startswith("  File "))
+
+
+def own_lines(log: Path) -> list[str]:
+    return [line for line in log.read_text().splitlines() if line.startswith("apac: ")]
 
 
 def test_a_rank_without_the_data_ends_all_ranks(tmp_path):

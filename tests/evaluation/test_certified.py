@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 from dataclasses import fields, replace
+from threading import local
 
 import numpy as np
 import pytest
@@ -15,10 +16,14 @@ import torch
 from torch import Tensor
 
 import apac
+from apac.classify.decision import TENSORS, Decision
 from apac.classify.scores import Scores
+from apac.distributed.ranks.group import Group
 from apac.evaluation.certified import Agreement, CertifiedEvaluation, Difference, compare, evaluate_certified, to_csv
 from apac.randomness import generator
 from decisions import make_decision
+from file_jobs import file_classifier
+from threaded_ranks import on_threads
 
 RULE = apac.Certified(error=1e-3, limit=96)
 KINDS = ("clear", "unclear", "noise", "sometimes opposed", "nan in the end")
@@ -107,6 +112,22 @@ def test_the_decision_is_that_of_the_classifier(evaluated):
     for name in ("labels", "passes", "clipped"):
         assert torch.equal(getattr(decision, name), getattr(result.decision, name))
     assert decision.stopped == result.decision.stopped
+
+
+def test_one_of_several_ranks_decides_and_all_have_its_decisions(monkeypatch):
+    images, labels = torch.rand(6, 1, 8, 8, generator=generator(0, "test", 0)), torch.zeros(6, dtype=torch.int64)
+    expected = evaluate_certified(file_classifier().classifier, images, labels).decision
+    groups = local()
+    monkeypatch.setattr(Group, "current", staticmethod(lambda: groups.own))
+
+    def evaluate_on(group: Group) -> Decision:
+        groups.own = group
+        return evaluate_certified(file_classifier(seed=group.rank).classifier, images, labels).decision
+
+    for decision in on_threads(3, evaluate_on):
+        assert decision.stopped == expected.stopped
+        for name in TENSORS:
+            assert torch.equal(getattr(decision, name), getattr(expected, name)), name
 
 
 def test_json_contains_all_but_the_decision(evaluated):

@@ -108,16 +108,22 @@ def classify(
     rule: Rule | None = None if passes is None else FixedPasses(passes)
     if (error, limit) != (None, None):
         rule = certified(error, limit)
-    loaded, combined = load_run(run, paper_rule=paper_rule), cast("Combine | None", combine)
+    combined = cast("Combine | None", combine)
     if out is not None:
         from apac.cli.classify_files import classify_files
-        from apac.runs.file_classifier import file_classifier
+        from apac.evaluation.reliability import Reliability
+        from apac.runs.file_classifier import FileClassifier, file_classifier
 
-        deciding = file_classifier(loaded, rule, seed=seed, combine=combined, plain=plain, max_pixels=max_pixels)
-        sources = [str(path) for path in images]
-        folders = (run, loaded.folder)
-        classify_files(deciding, sources, out, folders=folders, parquet=parquet, part_size=part_size)
+        def load() -> tuple[FileClassifier, Reliability | None]:
+            loaded = load_run(run, paper_rule=paper_rule)
+            deciding = file_classifier(loaded, rule, seed=seed, combine=combined, plain=plain, max_pixels=max_pixels)
+            return deciding, find_reliability(
+                (run, loaded.folder), deciding.classifier, plain=deciding.plain is not None
+            )
+
+        classify_files(load, [str(path) for path in images], out, parquet=parquet, part_size=part_size)
         return
+    loaded = load_run(run, paper_rule=paper_rule)
     with show_progress() as progress:
         classified = loaded.classify(
             images, rule, seed=seed, combine=combined, plain=plain, max_pixels=max_pixels, progress=progress

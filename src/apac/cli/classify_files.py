@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
-from apac.cli.ranks import rank_and_size
+from apac.cli.ranks import process_group, rank_and_size, started_by_agent
+from apac.cli.signals import interrupt_on_signal
 from apac.cli.terminal import show_progress
 from apac.errors import Interrupted
 from apac.progress import no_progress
 
-if TYPE_CHECKING:  # imports torch, which is slow
+if TYPE_CHECKING:  # they import torch, which is slow
+    from apac.distributed.tables import Format
+    from apac.evaluation.reliability import Reliability
     from apac.runs.file_classifier import FileClassifier
 
 
 def classify_files(
-    deciding: FileClassifier,
+    load: Callable[[], tuple[FileClassifier, Reliability | None]],
     sources: Sequence[str],
     out: Path,
     *,
-    folders: Sequence[Path | None],
     parquet: bool,
     part_size: int | None,
 ) -> None:
-    """Decide the files, and say how to join the parts. `folders` may have the evaluation of the run."""
+    """Decide the files by what `load` returns, and say how to join the parts."""
     from apac.distributed.deciding import decide_files
-    from apac.evaluation.reliability import find_reliability
 
     rank, ranks = rank_and_size()
-    reliability = find_reliability(folders, deciding.classifier, plain=deciding.plain is not None)
-    with _interrupt_on_sigterm(), show_progress() as progress:
+    format: Format = "parquet" if parquet else "csv"
+    with interrupt_on_signal(), show_progress() as progress:
         try:
+            deciding, reliability = _agreed(load, sources, out, format, part_size) if started_by_agent() else load()
             done = decide_files(
                 deciding,
                 sources,
                 out,
                 reliability=reliability,
-                format="parquet" if parquet else "csv",
+                format=format,
                 part_size=part_size,
                 rank=rank,
                 ranks=ranks,
@@ -56,18 +54,18 @@ def classify_files(
         print(f"All decisions are in {done.job.parts.folder}; join them with: apac merge {out} --csv FILE")
 
 
-@contextmanager
-def _interrupt_on_sigterm() -> Iterator[None]:
-    """Treat SIGTERM, by which launchers end a process, like Ctrl-C: its claims are released."""
+def _agreed(
+    load: Callable[[], tuple[FileClassifier, Reliability | None]],
+    sources: Sequence[str],
+    out: Path,
+    format: Format,
+    part_size: int | None,
+) -> tuple[FileClassifier, Reliability | None]:
+    """Return what `load` returns, after the ranks of torchrun have agreed; from then on they do not communicate."""
+    from apac.distributed.agreement import check_agreement
+    from apac.distributed.job import settings_of
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may handle signals
-        return
-    before = signal.signal(signal.SIGTERM, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with process_group("cpu") as group:
+        deciding, reliability = group.together(load)
+        check_agreement(group, settings_of(deciding, reliability, format), sources, out, part_size=part_size)
+    return deciding, reliability

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import typer
 
 from apac.cli.ranks import rank, started_by_torchrun
-from apac.cli.signals import remember_interrupts, was_interrupted
+from apac.cli.signals import ignore_sigterm, remember_interrupts, was_interrupted
 from apac.errors import ApacError, Interrupted
 
 BAD_INPUT = 2
@@ -24,7 +24,7 @@ NAMES = (
     "epochs|batch_size|learning_rate|schedule|warmup|optimizer|tied|momentum|weight_decay|label_smoothing|"
     "ema_decay|validation_fraction|normalization|size|fit|seed|on_unreadable|passes|error|limit|data|part_size"
 )
-FLAGS = re.compile(r"\b(resume|overwrite|whitened|freeze)=True")
+FLAGS = re.compile(r"\b(resume|overwrite|whitened|freeze|stream)=True")
 VALUES = re.compile(rf'\b({NAMES})="?([^\s",;)]+)"?')
 FIELDS = re.compile(r"\bthe (\w+) of an? (?:TrainConfig|Certified|FixedPasses)\b")
 SUBJECTS = re.compile(rf"^({NAMES})(?= must be )")
@@ -102,6 +102,8 @@ def run_app(app: typer.Typer) -> None:
     remember_interrupts()
     try:
         status = app(prog_name="apac", standalone_mode=False)
+        if status and started_by_torchrun():
+            ignore_sigterm()
         sys.stdout.flush()
         sys.exit(status)
     except KeyboardInterrupt:  # outside of a command, for example during an import

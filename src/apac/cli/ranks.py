@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # they import torch, which is slow
 KEY = "apac"
 SECONDS_TO_JOIN = 600.0
 ATTEMPT = timedelta(seconds=3)
+# For a rank that waits while another one decodes a folder. One that dies is noticed at once, by its closed connection.
+LONGEST_WAIT = timedelta(days=7)
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -44,6 +46,11 @@ def started_by_torchrun() -> bool:
         return "RANK" in os.environ and rank_and_size()[1] > 1
     except InputError:
         return False
+
+
+def started_by_agent() -> bool:
+    """Return whether an agent of torchrun started this rank, which also ends and restarts all ranks together."""
+    return started_by_torchrun() and "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def rank() -> int:
@@ -69,6 +76,7 @@ def process_group(device: str | None = None) -> Iterator[Group]:
             store=_fresh_store(),
             rank=rank(),
             world_size=int(os.environ["WORLD_SIZE"]),
+            timeout=LONGEST_WAIT,
         )
     except (RuntimeError, ValueError) as error:
         reason = str(error).split("\n")[0].rstrip(".")

@@ -30,6 +30,24 @@ def was_interrupted() -> bool:
 
 
 @contextmanager
+def interrupt_on_signal() -> Iterator[None]:
+    """Raise KeyboardInterrupt by SIGTERM, by which launchers end a process, as by Ctrl-C. The handlers are restored.
+
+    On a rank of torchrun, which forwards a Ctrl-C that the rank has already received, a second signal has no effect.
+    """
+    interrupted = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        again, interrupted = interrupted, True
+        if not (again and started_by_torchrun()):
+            raise KeyboardInterrupt
+
+    with _handling(handle):
+        yield
+
+
+@contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
     """Yield the `should_stop` callback of a training.
 
@@ -51,12 +69,24 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
         if (again and not started_by_torchrun()) or not (again or polled):
             raise KeyboardInterrupt
 
+    with _handling(handle):
+        yield should_stop
+
+
+@contextmanager
+def _handling(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield should_stop  # only the main thread may handle signals
+        yield  # only the main thread may handle signals
         return
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield should_stop
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def ignore_sigterm() -> None:
+    """Let a rank that has failed end with its own status, although torchrun ends the others once one has ended."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

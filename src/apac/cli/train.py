@@ -119,6 +119,9 @@ def train(
         Path | None,
         typer.Option(help="A folder for the decoded pixels of an image folder, which then need not fit into memory."),
     ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Decode the files of an image folder for every batch, without a cache.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of the random generators.", show_default="0")] = None,
     on_unreadable: Annotated[
         str | None, typer.Option(help="refuse or skip unreadable image files.", show_default="refuse")
@@ -184,6 +187,7 @@ def train(
                 overwrite=overwrite and not again,
                 device=device,
                 cache=cache,
+                stream=stream,
                 progress=on_first_rank(progress),
                 should_stop=should_stop,
                 on_start=print_summary if group.first else None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from apac.data.mapped import MappedImages
+from apac.data.mapped import StoredImages
 from apac.errors import InputError
 
 
@@ -22,7 +22,7 @@ class Dataset:
     """
 
     name: str
-    train_images: Tensor  # (N, C, H, W) uint8, or floating-point; or MappedImages, which are indexed alike
+    train_images: Tensor  # (N, C, H, W) uint8, or floating-point; or StoredImages, which are indexed alike
     train_labels: Tensor  # (N,) int64
     test_images: Tensor  # (N', C, H, W), of the same type
     test_labels: Tensor  # (N',) int64
@@ -72,9 +72,9 @@ def scale_pixels(images: Tensor) -> Tensor:
     return images.float().div_(255) if images.dtype == torch.uint8 else images
 
 
-def check_images(images: Tensor | MappedImages, name: str = "images") -> None:
+def check_images(images: Tensor | StoredImages, name: str = "images") -> None:
     """Raise InputError unless images are uint8 or finite floating-point, of shape (N, C, H, W)."""
-    if isinstance(images, MappedImages):
+    if isinstance(images, StoredImages):
         return
     tensor = isinstance(images, Tensor)
     if not tensor or images.ndim != 4 or not (images.dtype == torch.uint8 or images.is_floating_point()):

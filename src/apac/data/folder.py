@@ -18,6 +18,7 @@ from apac.data.base import Dataset
 from apac.data.cached import cached_files
 from apac.data.folder_files import Files, FolderFiles, find_files
 from apac.data.image_file import FORMATS, Fit, decode_image, without_warnings
+from apac.data.streamed import streamed_files
 from apac.errors import InputError
 from apac.inference.workers import worker_pool
 from apac.progress import Progress, no_progress
@@ -64,6 +65,7 @@ def load(
     channels: int | None = None,
     on_unreadable: OnUnreadable = "refuse",
     cache: Path | None = None,
+    stream: bool = False,
     progress: Progress = no_progress,
 ) -> FolderDataset:
     """Load images as C × size × size, fitted as `read_image` does.
@@ -71,7 +73,7 @@ def load(
     The size defaults to the median of the shorter sides of the files, at most 96. C defaults to 1 if all files are
     gray, and to 3 otherwise. Files that cannot be read raise InputError, or are skipped with a warning in the log if
     `on_unreadable` is "skip". With the folder `cache`, the pixels are decoded into a file there, or read from it if
-    the image files have not changed.
+    the image files have not changed. With `stream`, they are decoded again whenever they are indexed.
     """
     files = find_files(folder)
     classes = tuple(files.train)
@@ -82,7 +84,14 @@ def load(
     headers = read_headers(paths)
     size = size or min(MAX_SIZE, headers.shorter_side)
     shape, count = (channels or headers.channels, size, size), len(parts[0])
-    if cache is None:
+    if stream:
+        files_of, read = streamed_files(
+            paths, shape, fit, lambda paths: decoded_files(paths, shape, fit, on_unreadable, progress)
+        )
+        kept = int(read[:count].sum())
+        train = LabeledFiles.readable(parts[0], files_of.subset(torch.arange(kept)), read[:count])
+        test = LabeledFiles.readable(parts[1], files_of.subset(torch.arange(kept, len(files_of))), read[count:])
+    elif cache is None:
         images, read = read_files(paths, shape, fit, on_unreadable, progress)
         train = LabeledFiles.readable(parts[0], images[:count], read[:count])
         test = LabeledFiles.readable(parts[1], images[count:], read[count:])
@@ -104,6 +113,8 @@ def load(
         if not (train.labels == c).any():
             raise InputError(f"the class {name!r} of {folder} has no readable image to train on; add some.")
     unreadable = tuple(path for path, readable in zip(paths, read.tolist(), strict=True) if not readable)
+    with without_warnings():
+        same = _same_pixels(train, test)
     return FolderDataset(
         str(folder),
         train.images,
@@ -113,7 +124,7 @@ def load(
         classes,
         train.files,
         test.files,
-        FolderSummary(files, unreadable, headers.shorter_side, *_same_pixels(train, test)),
+        FolderSummary(files, unreadable, headers.shorter_side, *same),
     )
 
 
@@ -132,7 +143,7 @@ class LabeledFiles:
     """The images of one part of a folder, with the file of each."""
 
     files: tuple[Path, ...]
-    images: Tensor  # (N, C, H, W), or MappedImages
+    images: Tensor  # (N, C, H, W), or StoredImages
     labels: Tensor  # (N,)
 
     @staticmethod

@@ -8,6 +8,7 @@ import mmap
 import os
 import secrets
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,37 +27,21 @@ PART = 8 << 20  # values that are converted to floating-point numbers at once
 RELEASE = 64 << 20  # bytes that are read before their pages are given back
 
 
-class MappedImages:
-    """Images (N, C, H, W) uint8 in a file, or some of them. An index returns a tensor in memory.
-
-    Pages that were read are given back to the system, which keeps them cached while memory is free, so that a process
-    does not grow with the file.
-    """
+class StoredImages(ABC):
+    """Images (N, C, H, W) uint8 that are not in memory, or some of them. An index returns a tensor in memory."""
 
     dtype = torch.uint8
+    shape: torch.Size
 
-    def __init__(self, path: Path, shape: tuple[int, int, int, int], positions: Tensor | None = None) -> None:
-        count = shape[0] if positions is None else len(positions)
-        self.path, self.shape, self._stored = path, torch.Size((count, *shape[1:])), shape
-        self._positions = positions
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != prod(shape):
-                raise StorageError(f"{path} is damaged or truncated; remove it, and it is made again.")
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._pixels = np.frombuffer(self._map, dtype=np.uint8).reshape(shape)
-        self._read = 0
+    @abstractmethod
+    def __getitem__(self, index: Tensor | slice) -> Tensor: ...
+
+    @abstractmethod
+    def subset(self, index: Tensor) -> StoredImages:
+        """Return the images at these positions, without reading them."""
 
     def __len__(self) -> int:
         return self.shape[0]
-
-    def __getitem__(self, index: Tensor | slice) -> Tensor:
-        rows = torch.arange(len(self))[index] if self._positions is None else self._positions[index]
-        images = torch.from_numpy(self._pixels[rows.numpy()])  # a copy
-        self._read += images.nbytes
-        if self._read >= RELEASE and hasattr(self._map, "madvise"):
-            self._map.madvise(mmap.MADV_DONTNEED)
-            self._read = 0
-        return images
 
     def __iter__(self) -> Iterator[Tensor]:
         for part in self.split(64):
@@ -70,8 +55,35 @@ class MappedImages:
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
+
+class MappedImages(StoredImages):
+    """Images in a file of pixels.
+
+    Pages that were read are given back to the system, which keeps them cached while memory is free, so that a process
+    does not grow with the file.
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, int, int, int], positions: Tensor | None = None) -> None:
+        count = shape[0] if positions is None else len(positions)
+        self.path, self.shape, self._stored = path, torch.Size((count, *shape[1:])), shape
+        self._positions = positions
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != prod(shape):
+                raise StorageError(f"{path} is damaged or truncated; remove it, and it is made again.")
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._pixels = np.frombuffer(self._map, dtype=np.uint8).reshape(shape)
+        self._read = 0
+
+    def __getitem__(self, index: Tensor | slice) -> Tensor:
+        rows = torch.arange(len(self))[index] if self._positions is None else self._positions[index]
+        images = torch.from_numpy(self._pixels[rows.numpy()])  # a copy
+        self._read += images.nbytes
+        if self._read >= RELEASE and hasattr(self._map, "madvise"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._read = 0
+        return images
+
     def subset(self, index: Tensor) -> MappedImages:
-        """Return the images at these positions, without reading them."""
         positions = torch.arange(len(self)) if self._positions is None else self._positions
         return MappedImages(self.path, self._stored, positions[index])
 
@@ -82,8 +94,8 @@ def part_size(shape: Sequence[int], most: int) -> int:
 
 
 def take(images: Any, index: Tensor) -> Any:
-    """Return the images at these positions; those of a file are not read."""
-    return images.subset(index) if isinstance(images, MappedImages) else images[index]
+    """Return the images at these positions; those of files are not read."""
+    return images.subset(index) if isinstance(images, StoredImages) else images[index]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from apac.data.base import Unstandardized, check_pixels, scale_pixels
-from apac.data.mapped import MappedImages, part_size
+from apac.data.mapped import StoredImages, part_size
 from apac.data.zca import Whitening
 from apac.errors import InputError
 from apac.validation import quoted
@@ -92,7 +92,7 @@ class Standardization:
         return {"mean": self.mean, "deviation": self.deviation}
 
     @staticmethod
-    def fit(images: Tensor | MappedImages) -> Standardization:
+    def fit(images: Tensor | StoredImages) -> Standardization:
         if isinstance(images, Tensor):
             check_pixels(images)
         if not len(images):

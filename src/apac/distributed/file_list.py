@@ -55,6 +55,13 @@ def find_images(sources: Sequence[str]) -> Iterator[str]:
             )
 
 
+def first_image(sources: Sequence[str]) -> str | None:
+    """Return the first file of the sources, or None if that needs the standard input or all matches of a pattern."""
+    if any(source == STANDARD_INPUT or (glob.has_magic(source) and not os.path.exists(source)) for source in sources):
+        return None
+    return next(find_images(sources), None)
+
+
 def _lines(file: BinaryIO) -> Iterator[str]:
     for line in file:
         if path := line.rstrip(b"\r\n"):

@@ -56,6 +56,15 @@ class Job:
     def parts(self) -> Parts:
         return Parts(self.files.folder / "parts", f".{self.format}", self.files.parts)
 
+    def check_settings(self, settings: Mapping[str, Any], sources: Sequence[str], part_size: int | None) -> None:
+        """Raise InputError, which names the first difference, if other settings than these decide the result."""
+        theirs = described(self.settings, self.sources, self.files.part_size)
+        ours = described(settings, sources, part_size or self.files.part_size)
+        if self.working_folder is not None:
+            ours["working folder"], theirs["working folder"] = os.getcwd(), self.working_folder
+        if difference := first_difference(theirs, ours):
+            raise _another(self.files.folder, difference)
+
     def check_data(self) -> None:
         """Raise InputError if this machine does not see the files."""
         if self.probe is None:
@@ -126,23 +135,17 @@ def open_job(
     Raises:
         InputError: if the folder has another job; the message names the first difference.
     """
-    absolute = tuple(_absolute(source) for source in sources)
     may_list = is_first or STANDARD_INPUT not in sources
     while not (out / FILE).exists():
         if may_list and claims.take(LISTING):
             try:
                 if not (out / FILE).exists():
-                    return _create(out, settings, sources, absolute, part_size)
+                    return _create(out, settings, sources, part_size)
             finally:
                 claims.release(LISTING)
         wait(POLL)
     job = _read(out)
-    ours = {**settings, "part size": part_size or job.files.part_size, "list of sources": list(absolute)}
-    theirs = {**job.settings, "part size": job.files.part_size, "list of sources": list(job.sources)}
-    if job.working_folder is not None:
-        ours["working folder"], theirs["working folder"] = os.getcwd(), job.working_folder
-    if difference := first_difference(theirs, ours):
-        raise _another(out, difference)
+    job.check_settings(settings, sources, part_size)
     if is_first and (change := job.files.first_difference(find_images(sources))):
         raise _another(out, f"in its list, {change}")
     job.check_data()
@@ -154,6 +157,11 @@ def read_job(out: Path) -> Job:
     if not (out / FILE).exists():
         raise InputError(f"{out} has no decisions (it has no {FILE}); give the folder of a job.")
     return _read(out)
+
+
+def described(settings: Mapping[str, Any], sources: Sequence[str], part_size: int | None) -> dict[str, Any]:
+    """Return what decides the result and how it is divided."""
+    return {**settings, "part size": part_size, "list of sources": [_absolute(source) for source in sources]}
 
 
 def first_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
@@ -169,10 +177,10 @@ def _create(
     out: Path,
     settings: dict[str, Any],
     sources: Sequence[str],
-    absolute: tuple[str, ...],
     part_size: int | None,
 ) -> Job:
     relative = False
+    absolute = tuple(map(_absolute, sources))
 
     def listed() -> Iterator[str]:
         nonlocal relative

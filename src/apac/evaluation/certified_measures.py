@@ -12,6 +12,7 @@ from apac.classify.classifier import Classifier
 from apac.classify.decision import Decision
 from apac.classify.rules.certified import Certified
 from apac.classify.scores import logarithms
+from apac.distributed.ranks.group import Group
 from apac.evaluation.intervals import binomial_interval
 from apac.evaluation.measures import Measures, measure, score
 from apac.evaluation.reliability import Reliability, measure_reliability
@@ -71,10 +72,7 @@ def measure_certified(
     decided = decision.labels >= 0
     fitted_on: list[tuple[Tensor, Tensor] | None] = [None, None]
     if held_out is not None:
-        apart = classifier.decide(
-            held_out[0],
-            progress=lambda task, done, total, note="": progress(f"{task} held-out images", done, total, note),
-        )
+        apart = Group.current().on_first(lambda: _decide_held_out(classifier, held_out[0], progress))
         usable = apart.labels >= 0
         pair = (classifier.plain(held_out[0]), _scores(apart))
         fitted_on = [(scores[usable], held_out[1][usable]) for scores in pair]
@@ -105,6 +103,12 @@ def measure_certified(
         not_settled=Answers.of(correct[at_limit]),
         held_out=0 if held_out is None else len(held_out[0]),
         reliability=measured,
+    )
+
+
+def _decide_held_out(classifier: Classifier, images: Tensor, progress: Progress) -> Decision:
+    return classifier.decide(
+        images, progress=lambda task, done, total, note="": progress(f"{task} held-out images", done, total, note)
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from apac.data.base import Dataset, scale_pixels
-from apac.data.mapped import MappedImages, part_size, take
+from apac.data.mapped import StoredImages, part_size, take
 from apac.data.normalize import Identity, Normalization, Scaling, Standardization
 from apac.data.zca import fit as fit_whitening
 from apac.deform.base import Deformation
@@ -26,7 +27,7 @@ CHUNK = 500  # images that are preprocessed at once
 class Split:
     """The training images and the held-out images."""
 
-    images: Tensor  # (N, C, H, W), or MappedImages
+    images: Tensor  # (N, C, H, W), or StoredImages
     labels: Tensor  # (N,)
     held_out_images: Tensor
     held_out_labels: Tensor
@@ -35,6 +36,10 @@ class Split:
 
     def digest(self) -> str:
         """Return a hash of the training images and labels."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         digest = hashlib.blake2b(digest_size=8)
         for tensor in (*self.images.split(CHUNK), self.labels):
             digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)  # numpy has no bfloat16
@@ -73,7 +78,7 @@ def split_positions(count: int, config: TrainConfig) -> tuple[Tensor, Tensor]:
 
 
 def fit_normalization(
-    images: Tensor | MappedImages,
+    images: Tensor | StoredImages,
     config: TrainConfig,
     deformation: Deformation,
     network: nn.Module,

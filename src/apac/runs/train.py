@@ -13,6 +13,8 @@ from torch import nn
 
 from apac import models
 from apac.data.base import Dataset, scale_pixels
+from apac.data.image_file import without_warnings
+from apac.data.streamed import FileImages
 from apac.data.zca import Whitening
 from apac.deform.base import Deformation
 from apac.distributed.ranks.gradients import GradientSum
@@ -49,6 +51,7 @@ def train(
     overwrite: bool = False,
     device: str | torch.device | None = None,
     cache: str | os.PathLike[str] | None = None,
+    stream: bool = False,
     workers: int = 0,
     progress: Progress = no_progress,
     should_stop: Callable[[], bool] | None = None,
@@ -86,6 +89,9 @@ def train(
         A folder for the pixels of a folder or a torch Dataset, which then stay on the disk instead of in memory: they
         are decoded once into a file of uint8, and later trainings on unchanged data use it again. Its size is reported
         by `progress`; remove the folder when it is no longer needed.
+    stream
+        Decode the files of a folder again for every batch, while the network trains on the one before, instead of
+        holding their pixels in memory or in a cache. The result is the same. A file that changes ends the training.
     workers
         Processes of a DataLoader that read a torch Dataset into the cache; 0 reads it in this process.
     should_stop
@@ -110,17 +116,17 @@ def train(
     complete = group.on_first(lambda: _complete(folder, settings, resume=resume, overwrite=overwrite))
     if complete is not None and isinstance(data, str | os.PathLike):  # the settings identify the data
         return group.together(lambda: load(complete, module))
-    options = {"cache": None if cache is None else validate_path("cache", cache), "workers": workers}
+    options = {"cache": None if cache is None else validate_path("cache", cache), "workers": workers, "stream": stream}
     if cache is not None and group.size > 1:  # the first rank decodes, and the others wait
         group.on_first(lambda: _load(data, settings, config, progress, **options) and None)
     dataset = group.together(lambda: _load(data, settings, config, progress, may_write=group.first, **options))
     split = group.together(lambda: split_images(dataset, settings.config))
-    if group.size > 1:
-        group.require_same({"the data": f"with digest {split.digest()}"})
-    if complete is not None:
-        run_folder.check_images(complete, split.digest())
-        return load(complete, module)
-    with _mode_restored_on_failure(module):
+    with _mode_restored_on_failure(module), without_warnings() if stream else nullcontext():
+        if group.size > 1:
+            group.require_same({"the data": f"with digest {split.digest()}"})
+        if complete is not None:
+            run_folder.check_images(complete, split.digest())
+            return load(complete, module)
         return _train(
             module, dataset, split, settings, folder, resume, target, progress, should_stop, on_start, group=group
         )
@@ -222,6 +228,7 @@ def _train(
             standardize=normalization.standardize,
             after_step=checkpointer,
             progress=progress,
+            prefetch=True if isinstance(images, FileImages) else None,
             device=device,
             gradients=gradients,
         )

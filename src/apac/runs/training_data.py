@@ -45,14 +45,18 @@ def load_data(
     channels: int | None = None,
     on_unreadable: Literal["refuse", "skip"] = "refuse",
     cache: Path | None = None,
+    stream: bool = False,
     workers: int = 0,
     may_write: bool = True,
     progress: Progress = no_progress,
 ) -> Dataset:
-    """Load the images and labels. The options up to `cache` are those of `apac.data.folder.load`.
+    """Load the images and labels. The options up to `stream` are those of `apac.data.folder.load`.
 
     The items of a torch Dataset are read into the cache by `workers` processes, if this process `may_write` it.
     """
+    is_folder = isinstance(data, str | os.PathLike) and data_name(data) not in data_sets.NAMES
+    if stream and (cache is not None or not is_folder):
+        raise InputError("stream=True decodes the files of a folder for every batch; omit it, or the cache.")
     if isinstance(data, Dataset):
         return data
     if isinstance(data, str | os.PathLike):
@@ -67,6 +71,7 @@ def load_data(
             channels=channels,
             on_unreadable=on_unreadable,
             cache=cache,
+            stream=stream,
             progress=progress,
         )
     if _is_pair(data):
@@ -120,8 +125,9 @@ def _from_torch(dataset: Any, progress: Progress) -> Dataset:
             image, label = dataset[index]
             images.append(image_tensor(image))
             labels.append(int(label))
-        except (TypeError, ValueError, LookupError, RuntimeError) as error:
-            raise InputError(f"item {index} of the dataset is not a pair (image, label): {error}.") from error
+        except Exception as error:  # a dataset of the caller may raise anything
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            raise InputError(f"item {index} of the dataset is not a pair (image, label): {reason}.") from error
         progress("reading images", index + 1, len(dataset))
     shapes = {(tuple(image.shape), image.dtype) for image in images}
     if len(shapes) != 1:

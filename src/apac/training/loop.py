@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from apac.data.base import scale_pixels
-from apac.data.mapped import MappedImages, part_size
+from apac.data.mapped import StoredImages, part_size
 from apac.deform.base import Deformation
 from apac.deform.rows import deform_rows, draws_for_batches
 from apac.distributed.ranks.gradients import GradientSum
@@ -87,9 +87,9 @@ def run_epochs(
     state: TrainingState,
     config: TrainConfig,
     deformation: Deformation,
-    images: Tensor | MappedImages,
+    images: Tensor | StoredImages,
     labels: Tensor,
-    held_out: tuple[Tensor | MappedImages, Tensor],
+    held_out: tuple[Tensor | StoredImages, Tensor],
     *,
     standardize: Callable[[Tensor], Tensor] = lambda images: images,
     weights: Tensor | None = None,
@@ -178,7 +178,7 @@ def _virtual_samples(
     config: TrainConfig,
     deformation: Deformation,
     standardize: Callable[[Tensor], Tensor],
-    images: Tensor | MappedImages,
+    images: Tensor | StoredImages,
     labels: Tensor,
     cumulative_weights: Tensor | None,
     group: Group,
@@ -211,7 +211,7 @@ def learning_rate_at(config: TrainConfig, step: int, steps: int) -> float:
 @torch.no_grad()
 def plain_error(
     network: nn.Module,
-    images: Tensor | MappedImages,
+    images: Tensor | StoredImages,
     labels: Tensor,
     *,
     inputs: Callable[[Tensor], Tensor] = lambda images: images,
