@@ -98,8 +98,7 @@ def evaluate_certified(
     if not isinstance(classifier.rule, Certified):
         raise InputError(f"the rule of the classifier must be a Certified, got {classifier.rule!r}.")
     labels = validate_labels(images, labels)
-    # One rank decides for all. The few images that need most of the passes share the parameters of each pass: ranks
-    # that divided the images would each sample nearly all of them, which took 1.5 times as long for MNIST.
+    # One rank decides for all: the few images that need most of the passes share their parameters and batches.
     decision, seconds = Group.current().on_first(lambda: _decide(classifier, images, cache, progress))
     validate_classes(labels, decision.log_scores.shape[1])
     passes = decision.passes.double()
