@@ -38,6 +38,10 @@ from apac.validation import parse_json, validate_class_names
 from fuzz.mutate import mutate_bytes, mutate_json
 
 SHAPE = (1, 4, 4)
+NAMES = (
+    *("image", "run.json", "small run.json", "tuning.json", "weights", "deformation", "checkpoint", "scores", "names"),
+    "onnx",
+)
 IMAGES = torch.linspace(0, 1, 32).view(2, *SHAPE)
 
 
