@@ -1,7 +1,7 @@
 """Fuzz every target for a time: python -m fuzz SECONDS [TARGET...]. Findings are stored in fuzz/found.
 
-The seconds are of the processor, so that a busy machine does not shorten the work. With --log FOLDER, each target adds a
-line to a file of its own, and its total is printed.
+The seconds are of the processor, so that a busy machine does not shorten the work. With --log FOLDER, each target adds
+a line to a file of its own, and its total is printed.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ MEMORY = 600  # MB that an input may take
 SECONDS = 5.0  # that an input may take
 HANG = 60.0  # seconds after which an input is given up
 LARGEST = 64 << 20  # bytes of an input
+IN_MEMORY = Path("/dev/shm")  # files there are written fast
 
 
 @dataclass
@@ -70,7 +71,7 @@ def in_a_process(name: str, seconds: float) -> Work:
     """Fuzz a target in a process of its own: an input that ends it is a finding, too."""
     with ExitStack() as stack:
         shared = stack.enter_context(mmap.mmap(-1, LARGEST + 4096))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None)))
         work = Work()
         child = os.fork()
         if child == 0:
