@@ -78,13 +78,32 @@ class Server:
     requests: IO[str]
     answers: IO[str]
 
-    def run(self, place: Path, arguments: tuple[str, ...], number: int = 0, after: float = 0.0) -> Ended:
-        """Run a command in a folder, and send it a signal after so many seconds of the processor."""
+    def run(
+        self,
+        place: Path,
+        arguments: tuple[str, ...],
+        number: int = 0,
+        after: float = 0.0,
+        *,
+        file_bytes: int | None = None,
+    ) -> Ended:
+        """Run a command in a folder, and send it a signal after so many seconds of the processor.
+
+        It cannot write files of more than `file_bytes`, as if the disk were full.
+        """
         log = place.with_name(f"{place.name}.errors")
-        print(json.dumps([str(place), str(log), *arguments]), file=self.requests, flush=True)
-        child = int(self.answers.readline())
+        child = self.begin(place, arguments, log, file_bytes)
         if number:
             send(child, number, after)
+        return self.end(child, log)
+
+    def begin(self, place: Path, arguments: tuple[str, ...], log: Path, file_bytes: int | None = None) -> int:
+        """Start a command and return its process."""
+        print(json.dumps([str(place), str(log), file_bytes, *arguments]), file=self.requests, flush=True)
+        return int(self.answers.readline())
+
+    def end(self, child: int, log: Path) -> Ended:
+        """Wait for the command that was started."""
         status, seconds = json.loads(self.answers.readline())
         return Ended(status, seconds, log.read_text(), processes_of(child))
 

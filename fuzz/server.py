@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import sys
 import threading
 from dataclasses import dataclass, replace
@@ -85,7 +86,7 @@ def main() -> None:
     gc.freeze()  # a process that ends does not touch the memory of its parent
     print("ready", flush=True)
     for line in sys.stdin:
-        folder, errors, *arguments = json.loads(line)
+        folder, errors, file_bytes, *arguments = json.loads(line)
         child = os.fork()
         if child == 0:
             break
@@ -99,6 +100,8 @@ def main() -> None:
     os.environ["APAC_DATA"] = str(Path(folder) / "data")
     for path, number in (os.devnull, 0), (os.devnull, 1), (errors, 2):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+    if file_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     sys.argv = ["apac", "--threads", "1", *arguments]
     apac.cli.main()  # and Python ends as after every command
 
