@@ -21,7 +21,7 @@ SOURCE = Path(apac.__file__).parent
 # A module imports only from layers above its own, or from its own folder.
 LAYERS = [
     {"errors", "limits"},
-    {"progress", "randomness", "validation", "trees", "temporary"},
+    {"progress", "randomness", "validation", "trees"},
     {"inference", "distributed/ranks"},
     {"deform", "data", "models"},
     {"adapters/transforms"},  # deformations too; a stored run names them, so they are above the runs

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from apac.data.temporary import temporary_beside
 from apac.errors import InputError, StorageError
-from apac.temporary import temporary_beside
 
 FORMAT = 1  # of the file and its description; files in any other format are made again
 PART = 8 << 20  # values that are converted to floating-point numbers at once

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from apac.data.sources import Arrays, Source, SourceFailed
+from apac.data.temporary import temporary_beside
 from apac.errors import StorageError
 from apac.progress import Progress
-from apac.temporary import temporary_beside
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from apac import limits
+from apac.data.temporary import temporary_beside
 from apac.errors import ApacError, StorageError
-from apac.temporary import temporary_beside
 from apac.validation import parse_json
 
 Shapes = dict[str, tuple[int, ...]]  # of tensors, by name

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from apac import temporary as module
+from apac.data import temporary as module
+from apac.data.temporary import temporary_beside
 from apac.runs.storage import write_text
-from apac.temporary import temporary_beside
 
 WRITER = """
 import signal, sys
 from pathlib import Path
-from apac.temporary import temporary_beside
+from apac.data.temporary import temporary_beside
 with temporary_beside(Path(sys.argv[1]), folder=sys.argv[2] == "folder") as temporary:
     (temporary / "part" if temporary.is_dir() else temporary).write_text("incomplete")
     print(temporary, flush=True)
