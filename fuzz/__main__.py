@@ -1,11 +1,22 @@
-"""Fuzz every target for a time: python -m fuzz SECONDS [TARGET...]. Findings are stored in fuzz/found."""
+"""Fuzz every target for a time: python -m fuzz SECONDS [TARGET...]. Findings are stored in fuzz/found.
+
+The seconds are of the processor, so that a busy machine does not shorten the work. With --log FOLDER, each target adds
+a line to a file of its own, and its total is printed.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import mmap
+import os
 import resource
+import signal
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -13,39 +24,124 @@ from random import Random
 import torch
 
 from fuzz.check import FOUND, failure
-from fuzz.targets import targets
+from fuzz.targets import NAMES, targets
 
-MEMORY = 6 << 30  # bytes of address space; an allocation by a number of a file fails
+ADDRESSES = 6 << 30  # bytes of address space; an allocation by a number of a file fails
+MEMORY = 600  # MB that an input may take
 SECONDS = 5.0  # that an input may take
+HANG = 60.0  # seconds after which an input is given up
+LARGEST = 64 << 20  # bytes of an input
+IN_MEMORY = Path("/dev/shm")  # files there are written fast
+
+
+@dataclass
+class Work:
+    """What was done for a target."""
+
+    seconds: float = 0.0
+    inputs: int = 0
+    findings: int = 0
+    slowest: float = 0.0
+    megabytes: int = 0  # by which the peak memory grew
+
+    def __str__(self) -> str:
+        return (
+            f"{self.inputs:,} inputs in {self.seconds:,.0f} s, {self.findings} findings, the slowest "
+            f"{self.slowest:.2f} s, peak memory + {self.megabytes} MB"
+        )
 
 
 def main() -> None:
-    seconds, *names = sys.argv[1:] or ["60"]
-    torch.set_num_threads(1)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    parser = argparse.ArgumentParser(prog="python -m fuzz")
+    parser.add_argument("seconds", type=float, nargs="?", default=60.0)
+    parser.add_argument("names", metavar="TARGET", nargs="*", default=NAMES)
+    parser.add_argument("--log", type=Path)
+    options = parser.parse_args()
     found = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for name, target in targets(Path(folder)).items():
-            if names and name not in names:
-                continue
-            random, inputs, slowest, before = Random(time.time_ns()), 0, 0.0, _peak()
-            end = time.monotonic() + float(seconds)
-            while time.monotonic() < end:
-                data = target.mutate(random.choice(target.seeds), random)
-                started = time.process_time()
-                reason = failure(target, data)
-                taken = time.process_time() - started
-                inputs, slowest = inputs + 1, max(slowest, taken)
-                if reason is None and taken > SECONDS:
-                    reason = f"it took {taken:.1f} s"
-                if reason is not None:
-                    found += 1
-                    path = FOUND / f"{name}-{sha256(data).hexdigest()[:12]}"
-                    path.write_bytes(data)
-                    print(f"{path}: {reason}", flush=True)
-            grown = _peak() - before
-            print(f"{name}: {inputs:,} inputs, the slowest {slowest:.2f} s, peak memory + {grown} MB", flush=True)
+    for name in options.names:
+        work = in_a_process(name, options.seconds)
+        print(f"{name}: {work}", flush=True)
+        if options.log is not None:
+            print(f"{name}, in all: {add_to_log(options.log, name, work)}", flush=True)
+        found += work.findings
     sys.exit(1 if found else 0)
+
+
+def in_a_process(name: str, seconds: float) -> Work:
+    """Fuzz a target in a process of its own: an input that ends it is a finding, too."""
+    with ExitStack() as stack:
+        shared = stack.enter_context(mmap.mmap(-1, LARGEST + 4096))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None)))
+        work = Work()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                (folder / "work").write_text(json.dumps(asdict(fuzz(name, seconds, folder, shared))))
+                status = 0
+            finally:
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status == 0:
+            return Work(**json.loads((folder / "work").read_text()))
+        size = int.from_bytes(shared[:8], "little")
+        work.inputs = int.from_bytes(shared[8:16], "little")
+        work.seconds = int.from_bytes(shared[16:24], "little") / 1e3
+        work.findings = 1
+        store(name, shared[4096 : 4096 + size], f"the process ended with status {status}")
+        return work
+
+
+def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> Work:
+    torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+    target = targets(folder)[name]
+    failure(target, target.seeds[0])  # compiles kernels and imports modules
+    work, random = Work(), Random(time.time_ns())
+    begin, first, peak = time.process_time(), _peak(), _peak()
+    started = begin
+    while started - begin < seconds:
+        data = target.mutate(random.choice(target.seeds), random)[:LARGEST]
+        shared[4096 : 4096 + len(data)] = data
+        shared[:24] = b"".join(n.to_bytes(8, "little") for n in (len(data), work.inputs, int(work.seconds * 1e3)))
+        signal.setitimer(signal.ITIMER_PROF, HANG)  # its signal ends the process
+        reason = failure(target, data)
+        ended = time.process_time()
+        work.inputs, work.slowest = work.inputs + 1, max(work.slowest, ended - started)
+        if reason is None and ended - started > SECONDS:
+            reason = f"it took {ended - started:.1f} s"
+        if reason is None and _peak() > peak + MEMORY:
+            reason = f"it took {_peak() - peak} MB"
+            peak = _peak()
+        if reason is not None:
+            work.findings += 1
+            store(name, data, reason)
+        started, work.seconds = ended, ended - begin
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    work.megabytes = _peak() - first
+    return work
+
+
+def store(name: str, data: bytes, reason: str) -> None:
+    path = FOUND / f"{name}-{sha256(data).hexdigest()[:12]}"
+    path.write_bytes(data)
+    print(f"{path}: {reason}", flush=True)
+
+
+def add_to_log(folder: Path, name: str, work: Work) -> Work:
+    """Add a line to the log of a target; return the sum of all of its lines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name.replace(' ', '-')}.jsonl"
+    with path.open("a") as file:
+        file.write(json.dumps(asdict(work)) + "\n")
+    lines = [Work(**json.loads(line)) for line in path.read_text().splitlines()]
+    return Work(
+        sum(line.seconds for line in lines),
+        sum(line.inputs for line in lines),
+        sum(line.findings for line in lines),
+        max(line.slowest for line in lines),
+        max(line.megabytes for line in lines),
+    )
 
 
 def _peak() -> int:

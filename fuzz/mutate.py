@@ -6,7 +6,9 @@ import copy
 import json
 from random import Random
 from typing import Any
+from zlib import crc32
 
+PNG = b"\x89PNG\r\n\x1a\n"
 NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 62)
 VALUES: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 7, 1e-320, 1e308, float("nan"), float("inf"), 10**30, -(10**4000), 2.5),
@@ -44,6 +46,33 @@ def mutate_bytes(data: bytes, random: Random) -> bytes:
                 result[at:at] = result[at : at + length] * random.randint(1, 50)
             case 5 if random.random() < 0.2:
                 del result[at:]
+    return bytes(result)
+
+
+def mutate_tensors(data: bytes, random: Random) -> bytes:
+    """Change the header of a safetensors file and its length with it; or the bytes of the file."""
+    if random.random() < 0.4:
+        return mutate_bytes(data, random)
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = mutate_json(data[8:end], random)
+    return len(header).to_bytes(8, "little") + header + data[end:]
+
+
+def mutate_picture(data: bytes, random: Random) -> bytes:
+    """Change the bytes of a picture, and often the check sums of a PNG file with them, which otherwise is refused."""
+    result = mutate_bytes(data, random)
+    return _with_check_sums(result) if data.startswith(PNG) and random.random() < 0.8 else result
+
+
+def _with_check_sums(data: bytes) -> bytes:
+    """Return a PNG file whose chunks have the right check sums, as far as their lengths are right."""
+    result, at = bytearray(data), len(PNG)
+    while at + 12 <= len(result):
+        end = at + 8 + int.from_bytes(result[at : at + 4], "big")
+        if end + 4 > len(result):
+            break
+        result[end : end + 4] = crc32(result[at + 4 : end]).to_bytes(4, "big")
+        at = end + 4
     return bytes(result)
 
 

@@ -7,12 +7,8 @@ from random import Random
 
 import pytest
 from fuzz.check import FOUND, failure
-from fuzz.targets import Target, targets
+from fuzz.targets import NAMES, Target, targets
 
-NAMES = (
-    *("image", "run.json", "small run.json", "tuning.json", "weights", "deformation", "checkpoint", "scores", "names"),
-    "onnx",
-)
 INPUTS = 30  # of each target; scripts/fuzz tries more
 
 

@@ -6,11 +6,9 @@ import hashlib
 import json
 import mmap
 import os
-import secrets
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -20,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from apac.data.temporary import temporary_beside
 from apac.errors import InputError, StorageError
 
 FORMAT = 1  # of the file and its description; files in any other format are made again
@@ -139,38 +138,36 @@ def write_file(
     The description is written last: without it, the file of pixels is not used.
     """
     size = count * prod(shape)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    description = path.with_suffix(".json")
     read, labels, digests = [], [], []
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(path.parent).free
-        if size > free:
-            raise InputError(
-                f"the pixels take {size / 1e9:.1f} GB, and {path.parent} has {free / 1e9:.1f} GB left; choose another "
-                f"cache, or a smaller size."
-            )
-        with temporary.open("wb") as file:
-            for item in items:
-                read.append(item is not None)
-                if item is not None:
-                    file.write(item[0].contiguous().numpy().data)
-                    labels.append(item[1])
-                    digests.append(image_digest(item[0]))
-            file.flush()
-            os.fsync(file.fileno())
-        path.with_suffix(".json").unlink(missing_ok=True)
-        temporary.replace(path)
+        with temporary_beside(path) as temporary:
+            free = shutil.disk_usage(path.parent).free
+            if size > free:
+                raise InputError(
+                    f"the pixels take {size / 1e9:.1f} GB, and {path.parent} has {free / 1e9:.1f} GB left; choose "
+                    f"another cache, or a smaller size."
+                )
+            with temporary.open("wb") as file:
+                for item in items:
+                    read.append(item is not None)
+                    if item is not None:
+                        file.write(item[0].contiguous().numpy().data)
+                        labels.append(item[1])
+                        digests.append(image_digest(item[0]))
+                file.flush()
+                os.fsync(file.fileno())
+            description.unlink(missing_ok=True)
+            temporary.replace(path)
         payload = {"format": FORMAT, "source": source, "shape": shape, "read": read, "labels": labels}
-        temporary.write_text(json.dumps(payload | {"digests": digests}))
-        temporary.replace(path.with_suffix(".json"))
+        with temporary_beside(description) as temporary:
+            temporary.write_text(json.dumps(payload | {"digests": digests}))
+            temporary.replace(description)
     except OSError as error:
         raise StorageError(
             f"could not write the cache {path}: {error.strerror or error}; nothing is left of it. Choose another "
             f"folder, or free some space."
         ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def image_digest(image: Tensor) -> str:

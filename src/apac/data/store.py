@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from apac.data.sources import Arrays, Source, SourceFailed
+from apac.data.temporary import temporary_beside
 from apac.errors import StorageError
 from apac.progress import Progress
 
@@ -75,23 +75,21 @@ def read(entry: Entry) -> dict[str, Tensor] | None:
 
 def fetch(entry: Entry, progress: Progress) -> Path:
     """Download the data from the first working source, verify and store them."""
-    folder = cache_folder()
-    path = folder / entry.file
+    path = cache_folder() / entry.file
     failures = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for source in entry.sources:
             # Inside the cache folder, because renaming is atomic only within a file system.
-            with tempfile.TemporaryDirectory(prefix=f".{entry.name}-", dir=folder) as temporary:
+            with temporary_beside(path, folder=True) as temporary:
                 try:
                     # Contiguous, because safetensors writes the raw memory.
-                    arrays = {k: np.ascontiguousarray(a) for k, a in source.get(Path(temporary), progress).items()}
+                    arrays = {k: np.ascontiguousarray(a) for k, a in source.get(temporary, progress).items()}
                     if wrong := _mismatch(entry, arrays):
                         raise SourceFailed(f"wrong {wrong}")
                 except SourceFailed as failure:
                     failures.append(f"{source} ({failure})")
                     continue
-                _store(arrays, Path(temporary) / entry.file, path)
+                _store(arrays, temporary / entry.file, path)
                 return path
     except OSError as error:
         raise StorageError(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import secrets
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from apac import limits
+from apac.data.temporary import temporary_beside
 from apac.errors import ApacError, StorageError
 from apac.validation import parse_json
 
@@ -49,19 +48,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` with a temporary file in the same folder, which then replaces `path` atomically."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(path)
+        with temporary_beside(path) as temporary:
+            write(temporary)
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            temporary.replace(path)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise StorageError(f"could not write {path}: {reason}; an existing file is unchanged.") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def read_json(path: Path, remedy: str) -> Any:

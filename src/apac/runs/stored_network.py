@@ -46,7 +46,7 @@ def check_shapes(
     if set(own) == set(wanted) and own != wanted:  # missing and other names have an error of their own
         raise InputError(
             f"the normalization {normalization!r} of images of shape {image_shape} needs tensors of the shapes "
-            f"{wanted}, got {own}; the run is damaged; train it again."
+            f"{wanted}, got {quoted(own)}; the run is damaged; train it again."
         )
 
 

@@ -1,0 +1,110 @@
+"""A process that has imported everything and forks a command for each line that it reads: python -m fuzz.server.
+
+A command takes seconds to import torch, and a fraction of a second to do its work on the small data that it is given
+here. Forked, it does nothing but its work.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import sys
+import threading
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import apac
+import apac.cli
+from apac import data
+from apac.data import mnist_5k
+from apac.data.base import Dataset
+from apac.data.cifar10 import CIFAR10
+from apac.data.mnist import MNIST
+from apac.data.sources import Arrays
+from apac.progress import Progress
+
+IMPORTED = (
+    *("apac.bench", "apac.distributed.deciding", "apac.evaluation", "apac.inference.onnx_export", "apac.paper.report"),
+    *("apac.paper.reproduce", "apac.reporting.figures", "apac.runs.export", "apac.serve.app", "matplotlib.pyplot"),
+)
+PER_CLASS = 20  # digits
+
+
+@dataclass(frozen=True)
+class Written:
+    """A source that writes a file, as a download does, and returns the arrays of a data set."""
+
+    arrays: Arrays
+
+    def __str__(self) -> str:
+        return "written"
+
+    def get(self, folder: Path, progress: Progress) -> Arrays:
+        with (folder / "archive").open("wb") as file:
+            for done in range(50):
+                file.write(bytes(1 << 20))
+                progress(str(self), done + 1, 50)
+        return self.arrays
+
+
+def small_data() -> None:
+    """Replace mnist-5k and mnist by a few of their digits; cifar10 cannot be downloaded."""
+    whole = mnist_5k.load()
+    train, test = (
+        torch.cat([torch.nonzero(labels == digit)[:PER_CLASS, 0] for digit in range(10)])
+        for labels in (whole.train_labels, whole.test_labels)
+    )
+    small = Dataset(
+        *("mnist-5k", whole.train_images[train], whole.train_labels[train]),
+        *(whole.test_images[test], whole.test_labels[test], whole.classes),
+    )
+    mnist_5k.load = lambda: small
+    keys = ("train_images", "train_labels", "test_images", "test_labels")
+    arrays = {key: getattr(small, key).numpy().astype(np.uint8) for key in keys}
+    data._FETCHED["cifar10"] = replace(CIFAR10, sources=())
+    data._FETCHED["mnist"] = replace(
+        MNIST,
+        sources=(Written(arrays),),
+        shapes={key: array.shape for key, array in arrays.items()},
+        digests={key: sha256(array.tobytes()).hexdigest() for key, array in arrays.items()},
+    )
+
+
+def main() -> None:
+    torch.set_num_threads(1)  # a forked process must not wait for threads of its parent
+    small_data()
+    for name in IMPORTED:
+        __import__(name)
+    apac.load("mnist-cnn").classifier(apac.FixedPasses(16)).decide(torch.zeros(2, 1, 28, 28))  # compiles kernels
+    assert threading.active_count() == 1, "a thread would be missing in a forked process"
+    gc.freeze()  # a process that ends does not touch the memory of its parent
+    print("ready", flush=True)
+    for line in sys.stdin:
+        folder, errors, file_bytes, *arguments = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            break
+        print(child, flush=True)
+        _, status, used = os.wait4(child, 0)
+        print(json.dumps([os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime]), flush=True)
+    else:
+        return
+    os.setsid()
+    os.chdir(folder)
+    os.environ["APAC_DATA"] = str(Path(folder) / "data")
+    for path, number in (os.devnull, 0), (os.devnull, 1), (errors, 2):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+    if file_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    sys.argv = ["apac", "--threads", "1", *arguments]
+    apac.cli.main()  # and Python ends as after every command
+
+
+if __name__ == "__main__":
+    main()
