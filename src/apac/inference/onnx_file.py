@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,17 +43,20 @@ def from_onnx(path: str | os.PathLike[str]) -> Network:
         )
     except Exception as error:  # ONNX Runtime raises its own exception classes
         raise InputError(f"{path} cannot be read as an ONNX network: {shortened(error)}.") from error
-    inputs = session.get_inputs()
+    inputs, outputs = _described(path, session.get_inputs()), _described(path, session.get_outputs())
     if len(inputs) != 1 or inputs[0].type != "tensor(float)":
         kinds = ", ".join(f"{tensor.name}: {tensor.type}" for tensor in inputs)
-        raise InputError(f"{path} must have one input of float32 images, it has {kinds}.")
-    first = session.get_outputs()[0]
+        raise InputError(f"{path} must have one input of float32 images, it has {shortened(kinds or 'none')}.")
+    if not outputs:
+        raise InputError(f"{path} has no output; export a network that returns logits.")
+    first = outputs[0]
     if not first.type.startswith("tensor("):
         raise InputError(
             f"the first output of {path}, {first.name}, must be a tensor (images, classes), it is a {first.type}; "
             f"export the network without it, from scikit-learn with the option zipmap=False."
         )
-    fixed_size = inputs[0].shape[0] if inputs[0].shape and isinstance(inputs[0].shape[0], int) else None
+    shape = inputs[0].shape
+    fixed_size = shape[0] if shape and isinstance(shape[0], int) else None
 
     def run(images: Tensor) -> Tensor:
         images_on_cpu = images.detach().to("cpu", torch.float32)
@@ -60,13 +64,27 @@ def from_onnx(path: str | os.PathLike[str]) -> Network:
         try:
             logits = [_run_padded(session, inputs[0].name, batch, fixed_size or len(batch)) for batch in batches]
         except Exception as error:
-            expected = tuple(inputs[0].shape)
             raise InputError(
-                f"{path} takes images of shape {expected}, got {tuple(images.shape)}: {shortened(error)}."
+                f"{path} takes images of shape {tuple(shape)}, got {tuple(images.shape)}: {shortened(error)}."
             ) from error
         return torch.cat(logits)
 
     return Prepared(run)
+
+
+class _Described(NamedTuple):
+    """An input or output of a network."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+def _described(path: str | os.PathLike[str], tensors: Sequence[Any]) -> list[_Described]:
+    try:
+        return [_Described(tensor.name, tensor.type, tensor.shape) for tensor in tensors]
+    except UnicodeDecodeError:
+        raise InputError(f"{path} has names that are not UTF-8; export the network again.") from None
 
 
 def _refuse_other_files(path: Path) -> None:
