@@ -55,6 +55,7 @@ KILLED = {
     "fetch": Command(("data", "fetch", "mnist"), ("data/mnist.safetensors",)),
 }
 INTERRUPTED = KILLED | {
+    "classify": Command(("classify", "mnist-cnn", "digits", "--passes", "100000")),
     "tune": Command(("tune", "trained", "--passes", "16")),
     "merge": Command(("merge", "decided", "--csv", "merged.csv")),
     "preview": Command(("preview", "trained", "--out", "preview.png")),

@@ -6,6 +6,7 @@ import functools
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 import typer
 
 from apac.cli.ranks import rank, started_by_torchrun
-from apac.cli.signals import ignore_sigterm, remember_interrupts, was_interrupted
+from apac.cli.signals import ignore_signal, remember_interrupts, was_interrupted
 from apac.errors import ApacError, Interrupted
 
 BAD_INPUT = 2
@@ -102,8 +103,9 @@ def run_app(app: typer.Typer) -> None:
     remember_interrupts()
     try:
         status = app(prog_name="apac", standalone_mode=False)
+        ignore_signal(signal.SIGINT)  # while Python ends, it would print a traceback
         if status and started_by_torchrun():
-            ignore_sigterm()
+            ignore_signal(signal.SIGTERM)  # torchrun ends the others once one has ended
         sys.stdout.flush()
         sys.exit(status)
     except KeyboardInterrupt:  # outside of a command, for example during an import

@@ -86,7 +86,7 @@ def _handling(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]
             signal.signal(number, handler)
 
 
-def ignore_sigterm() -> None:
-    """Let a rank that has failed end with its own status, although torchrun ends the others once one has ended."""
+def ignore_signal(number: signal.Signals) -> None:
+    """Let the process end with its own status from here on."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(number, signal.SIG_IGN)
