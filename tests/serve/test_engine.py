@@ -72,7 +72,8 @@ def test_a_request_that_takes_too_long_is_refused_and_frees_its_place(gate):
     assert refused.json()["error"].startswith("the decision took longer than 0.3 s")
 
 
-def test_a_client_that_leaves_frees_its_place(gate):
+def test_a_client_that_leaves_frees_its_place(gate, monkeypatch):
+    monkeypatch.setattr("apac.serve.engine.UNDER_WAY", 64)  # some of the images below wait
     model = gated(gate)
     with running(model, limits=model.limits) as server:
         gate.open.clear()
@@ -89,7 +90,8 @@ def test_a_client_that_leaves_frees_its_place(gate):
         assert infer(server, passes=16).status_code == 200
 
 
-def test_a_small_request_does_not_wait_for_a_large_one(gate):
+def test_a_small_request_does_not_wait_for_a_large_one(gate, monkeypatch):
+    monkeypatch.setattr("apac.serve.engine.UNDER_WAY", 64)  # all places are taken by the large one
     model = gated(gate, passes=16_384)
     images = ZEROS.float()
 

@@ -32,7 +32,7 @@ from apac.runs.run import load
 
 IMAGES = 512
 PER_REQUEST = 16
-CONNECTIONS = 8  # at saturation: 128 images are sent at a time, twice what shares a round
+CONNECTIONS = 8  # at saturation: 128 images are sent at a time, as many as share a round
 LATENCIES = 60  # requests of one image, evenly spaced at a tenth of the load
 READY_SECONDS = 120
 PASSES = 64  # of random images in color, which no rule settles

@@ -18,7 +18,7 @@ from apac.classify.rules.fixed import FixedPasses
 from apac.classify.session import Session, Settings, Update
 from apac.serve.refusal import unavailable
 
-UNDER_WAY = 64  # images that share a round: enough to keep the cores busy, few enough for short rounds
+UNDER_WAY = 128  # images that share a round: enough to keep the cores busy, few enough for short rounds
 FAILED = "the model failed to decide the images."
 
 
