@@ -89,6 +89,8 @@ def check(folder: Path, files: int, run: str, passes: int) -> None:
     from apac.distributed.deciding import prepare_for
 
     write_photos(folder, files)
+    if (found := sum(1 for _ in folder.rglob("*.jpg"))) != files:
+        raise SystemExit(f"{folder} has {found} files instead of {files}; choose an empty folder.")
     torch.set_num_threads(1)
     deciding = prepare_for(deciding_of(run, passes), files)
     paths = sorted(folder.rglob("*.jpg"))[:MEASURED]

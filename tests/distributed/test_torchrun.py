@@ -72,31 +72,22 @@ def test_an_evaluation_has_the_numbers_of_one_process(run, tmp_path, options, na
     assert payloads[0] == payloads[1]
 
 
-def test_ranks_that_disagree_end_with_the_first_difference(tmp_path):
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("command", ["train", "classify"])
+def test_ranks_that_disagree_end_with_the_first_difference(command, ranks, tmp_path):
+    options: dict[str, list[object]] = {
+        "train": [*TRAIN[2:]],
+        "classify": ["classify", "cifar10-cnn", write_images(tmp_path / "images", 4), "--passes", 2],
+    }
     script = tmp_path / "other_seed.py"
     script.write_text(f"import os, sys\nsys.argv += ['--seed', os.environ['RANK']]\n{MAIN}")
-    done = torchrun(script, *TRAIN[2:], "--out", tmp_path / "run")
-    assert done.returncode
-    lines = [line for line in done.stderr.splitlines() if line.startswith("apac: ")]
-    assert lines == [
+    done = torchrun(script, *options[command], "--out", tmp_path / "out", ranks=ranks)
+    assert own_lines(done.stderr) == [
         "apac: the ranks disagree: seed is 0 on rank 0 and 1 on rank 1; start all of them with the same command, "
         "version and data."
     ]
-    assert done.stderr.count("exitcode  : 2") == 2
-    assert not (tmp_path / "run").exists()
-
-
-def test_ranks_that_disagree_on_what_they_decide_end_with_the_first_difference(tmp_path):
-    images = write_images(tmp_path / "images", 4)
-    script = tmp_path / "other_seed.py"
-    script.write_text(f"import os, sys\nsys.argv += ['--seed', os.environ['RANK']]\n{MAIN}")
-    done = torchrun(script, "classify", "cifar10-cnn", images, "--passes", 2, "--out", tmp_path / "d", ranks=3)
-    assert [line for line in done.stderr.splitlines() if line.startswith("apac: ")] == [
-        "apac: the ranks disagree: seed is 0 on rank 0 and 1 on rank 1; start all of them with the same command, "
-        "version and data."
-    ]
-    assert done.stderr.count("exitcode  : 2") == 3
-    assert not (tmp_path / "d").exists()
+    assert done.stderr.count("exitcode  : 2") == ranks
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_rank_without_the_run_ends_all_ranks(tmp_path):
@@ -104,7 +95,7 @@ def test_a_rank_without_the_run_ends_all_ranks(tmp_path):
     script = tmp_path / "other_run.py"
     script.write_text(f"import os, sys\nsys.argv[2] += os.environ['RANK'].replace('0', '')\n{MAIN}")
     done = torchrun(script, "classify", "cifar10-cnn", images, "--passes", 2, "--out", tmp_path / "d")
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("apac: ")]
+    (line,) = own_lines(done.stderr)
     assert line.startswith("apac: on rank 1 of 2, cifar10-cnn1 holds no run ")
     assert done.stderr.count("exitcode  : 2") == 2
 
@@ -115,7 +106,7 @@ def test_a_training_that_is_interrupted_saves_a_checkpoint_and_continues(number,
     elastic = Path(__file__).parent.parent / "elastic.py"  # checkpoints after every few steps
     command = [*STANDALONE, elastic, "train", "--data", "mnist-5k", "--epochs", 2, "--batch-size", 50, "--out", out]
     interrupted(log, number, (out / "checkpoint.safetensors").exists, *command)
-    (line,) = own_lines(log)
+    (line,) = own_lines(log.read_text())
     assert line.startswith("apac: stopped in epoch ")
     assert "a checkpoint is saved; resume with: apac train --resume" in line
     assert succeeds(log, start(log, *command))
@@ -127,7 +118,7 @@ def test_ranks_that_decide_are_interrupted_and_continue(number, tmp_path):
     images, out, log = write_images(tmp_path / "images", 300), tmp_path / "d", tmp_path / "log"
     options = ["classify", "cifar10-cnn", images, "--passes", 64, "--part-size", 5, "--out", out]
     interrupted(log, number, lambda: list(out.glob("parts/*.sha256")), *STANDALONE, "-m", "apac", *options)
-    assert sorted(own_lines(log)) == [
+    assert sorted(own_lines(log.read_text())) == [
         f"apac: rank {rank}: interrupted; the same command continues with what is left in {out}." for rank in (0, 1)
     ]
     assert not (out / "claims").exists()
@@ -147,8 +138,8 @@ def interrupted(log: Path, number: int, reached: Callable[[], object], *command:
     assert "/apac/" not in "".join(line for line in log.read_text().splitlines() if line.startswith("  File "))
 
 
-def own_lines(log: Path) -> list[str]:
-    return [line for line in log.read_text().splitlines() if line.startswith("apac: ")]
+def own_lines(log: str) -> list[str]:
+    return [line for line in log.splitlines() if line.startswith("apac: ")]
 
 
 def test_a_rank_without_the_data_ends_all_ranks(tmp_path):
@@ -161,8 +152,7 @@ def test_a_rank_without_the_data_ends_all_ranks(tmp_path):
     script.write_text(f"import os\nos.chdir({str(tmp_path)!r} + '/host ' + os.environ['RANK'])\n{MAIN}")
     done = torchrun(script, "train", "--data", "/proc/self/cwd/images", "--out", tmp_path / "run")
     assert done.returncode
-    lines = [line for line in done.stderr.splitlines() if line.startswith("apac: ")]
-    assert lines == [
+    assert own_lines(done.stderr) == [
         "apac: on rank 1 of 2, there is no folder /proc/self/cwd/images; give a folder with a subfolder of images "
         "for each class."
     ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from apac.distributed.ranks.exchange import Exchange, exchange
 from apac.distributed.ranks.group import Group
 
 
@@ -22,7 +23,7 @@ class GradientSum:
         self.group = group or Group()
         self._requested = should_stop
         self._stop = False
-        self._buffer = torch.empty(0)
+        self._exchange: Exchange | None = None
 
     def should_stop(self) -> bool:
         """Return whether a rank was asked to stop before the last step; all ranks return the same."""
@@ -41,30 +42,35 @@ class GradientSum:
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         stop = self._requested is not None and self._requested()
         used = [float(parameter.grad is not None) for parameter in parameters]
-        views, numbers = self._views(parameters, 2 + len(used), loss)
+        ranks = self._exchange_for(parameters, 2 + len(used), loss)
+        views, numbers = _views(ranks.own, parameters)
         for parameter, view in zip(parameters, views, strict=True):
             view.zero_() if parameter.grad is None else view.copy_(parameter.grad)
         numbers.copy_(torch.tensor([float(loss.detach() * share), float(stop), *used]))
-        self.group.sum_(self._buffer)
+        views, numbers = _views(ranks.sum(), parameters)
         _, stops, *uses = numbers.tolist()
         for parameter, view, count in zip(parameters, views, uses, strict=True):
             parameter.grad = view.to(parameter.dtype) if count else None
         self._stop = stops > 0
         return numbers[0]
 
-    def _views(self, parameters: Sequence[Tensor], extra: int, loss: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return a view of the buffer for the gradient of each parameter, in its memory format, and for the numbers."""
-        size = sum(parameter.numel() for parameter in parameters)
+    def _exchange_for(self, parameters: Sequence[Tensor], extra: int, loss: Tensor) -> Exchange:
+        values = extra + sum(parameter.numel() for parameter in parameters)
         dtype = loss.dtype
         for parameter in parameters:
             dtype = torch.promote_types(dtype, parameter.dtype)
-        if len(self._buffer) != size + extra or self._buffer.dtype != dtype or self._buffer.device != loss.device:
-            self._buffer = torch.empty(size + extra, dtype=dtype, device=loss.device)
-        views, start = [], 0
-        for parameter in parameters:
-            part = self._buffer[start : start + parameter.numel()]
-            if parameter.ndim == 4 and parameter.is_contiguous(memory_format=torch.channels_last):
-                part = part.as_strided(parameter.shape, parameter.stride())
-            views.append(part.view(parameter.shape) if part.ndim == 1 else part)
-            start += parameter.numel()
-        return views, self._buffer[start:]
+        if self._exchange is None or not self._exchange.fits(values, dtype, loss.device):
+            self._exchange = exchange(self.group, values, dtype, loss.device)
+        return self._exchange
+
+
+def _views(values: Tensor, parameters: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """Return a view of the values for the gradient of each parameter, in its memory format, and the values left."""
+    views, start = [], 0
+    for parameter in parameters:
+        part = values[start : start + parameter.numel()]
+        if parameter.ndim == 4 and parameter.is_contiguous(memory_format=torch.channels_last):
+            part = part.as_strided(parameter.shape, parameter.stride())
+        views.append(part.view(parameter.shape) if part.ndim == 1 else part)
+        start += parameter.numel()
+    return views, values[start:]
