@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import apac
 from apac import models
-from apac.models.cifar10_modern import NOISE, PatchWhitening, cifar10_modern
+from apac.models.cifar10_modern import NOISE, FastBias, PassingConvolution, PatchWhitening, cifar10_modern
 
 
 def correlated_images(n: int, random: torch.Generator) -> torch.Tensor:
@@ -38,6 +38,32 @@ def test_its_size_is_that_of_airbench():
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
     assert 1.9e6 < trained < 2.1e6
     assert network.eval()(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
+
+
+def test_an_untrained_convolution_passes_its_inputs_on(random):
+    network = models.build("cifar10-modern", generator=random)
+    convolutions = [layer for layer in network if isinstance(layer, PassingConvolution)]
+    assert [layer.out_channels for layer in convolutions] == [64, 64, 256, 256, 256, 256]
+    for layer in convolutions:
+        x = torch.randn(2, layer.in_channels, 8, 8, generator=random)
+        y = layer(x)
+        torch.testing.assert_close(y[:, : layer.in_channels], x)
+        assert layer.weight[layer.in_channels :].count_nonzero(dim=(1, 2, 3)).gt(1).all()  # the others are random
+
+
+def test_a_step_of_gradient_descent_changes_a_fast_bias_by_64_times_as_much(random):
+    x = torch.randn(2, 3, 4, 4, generator=random)
+    fast, ordinary = FastBias(3), torch.nn.Conv2d(3, 3, 1)
+    torch.nn.init.dirac_(ordinary.weight)
+    torch.nn.init.zeros_(ordinary.bias)
+    changes = []
+    for layer in (fast, ordinary):
+        before = layer(x)
+        before.square().sum().backward()
+        with torch.no_grad():
+            layer.bias -= 1e-3 * layer.bias.grad
+            changes.append(layer(x) - before)
+    torch.testing.assert_close(changes[0], 64 * changes[1], atol=1e-4, rtol=1e-4)  # rounding of values near 1
 
 
 def test_training_fits_the_first_layer_and_keeps_it(tmp_path, random):

@@ -7,7 +7,7 @@ from torch import nn
 
 from apac.errors import InputError
 from apac.models.cifar10_cnn import cifar10_cnn
-from apac.models.cifar10_modern import PatchWhitening, cifar10_modern
+from apac.models.cifar10_modern import FastBias, PassingConvolution, PatchWhitening, cifar10_modern
 from apac.models.mlp import cifar10_mlp, mnist_mlp
 from apac.models.mnist_cnn import mnist_cnn
 from apac.models.resnet import Block, resnet
@@ -37,7 +37,7 @@ def build(
     classes: int = 10,
     tied: bool = False,
 ) -> nn.Sequential:
-    """Build a network with He initialization drawn from the generator, and zero biases.
+    """Build a network with He initialization drawn from the generator, and zero biases. Some start as identities.
 
     The shape (C, H, W) of an image and the number of classes default to the paper's. `tied` builds an MLP with
     convolutional weight sharing.
@@ -49,11 +49,13 @@ def build(
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu", generator=generator)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-        elif isinstance(layer, nn.BatchNorm2d):
+        elif isinstance(layer, nn.BatchNorm2d | FastBias):
             layer.reset_parameters()  # draws no random numbers
     for layer in network.modules():
         if isinstance(layer, Block):
             nn.init.zeros_(layer.last_scale)
+        elif isinstance(layer, PassingConvolution):
+            layer.pass_inputs()
     # Convolutions are about twice as fast in the channels-last memory format.
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 

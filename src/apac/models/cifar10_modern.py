@@ -2,7 +2,8 @@
 
 After Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU" (2024): a fixed convolution whitens patches of 2 × 2
 pixels; three groups of two convolutions follow, with batch normalization and GELU, each of which halves the map; the
-largest value of each channel goes to the last layer.
+largest value of each channel goes to the last layer. At first a convolution passes its inputs on, and the biases are
+learned faster than the weights.
 """
 
 from __future__ import annotations
@@ -38,6 +39,36 @@ class PatchWhitening(nn.Conv2d):
         self.weight.copy_(torch.cat((filters, -filters)).unflatten(1, (-1, PATCH, PATCH)))
 
 
+class PassingConvolution(nn.Conv2d):
+    """A convolution of 3 × 3 whose first outputs are its inputs until it is trained, beside random ones."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        # The batch normalization that follows makes a bias superfluous.
+        super().__init__(inputs, outputs, 3, padding=1, bias=False)
+
+    @torch.no_grad()
+    def pass_inputs(self) -> None:
+        """Set the first filters so that they return the inputs."""
+        nn.init.dirac_(self.weight[: self.in_channels])
+
+
+class FastBias(nn.Module):
+    """Adds a bias to each channel, which gradient descent changes by SCALE² times as much as an ordinary one."""
+
+    SCALE = 8.0
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.SCALE * self.bias[:, None, None]
+
+    def reset_parameters(self) -> None:
+        """Set the bias to zero."""
+        nn.init.zeros_(self.bias)
+
+
 def cifar10_modern(channels: int = 3, classes: int = 10) -> nn.Sequential:
     """Build the network for images (C, 32, 32)."""
     whitening = PatchWhitening(channels)
@@ -50,5 +81,5 @@ def cifar10_modern(channels: int = 3, classes: int = 10) -> nn.Sequential:
 
 
 def _convolution(inputs: int, outputs: int, *pooling: nn.Module) -> list[nn.Module]:
-    # The batch normalization makes a bias superfluous.
-    return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), *pooling, nn.BatchNorm2d(outputs), nn.GELU()]
+    normalization = nn.BatchNorm2d(outputs, affine=False)
+    return [PassingConvolution(inputs, outputs), *pooling, normalization, FastBias(outputs), nn.GELU()]
