@@ -171,10 +171,10 @@ def test_nothing_is_overwritten_if_the_hours_are_too_few(tmp_path, few, tiny, no
 
 
 def test_hours_choose_the_epochs_and_a_resumed_training_keeps_them(tmp_path, few, tiny, no_figures, monkeypatch):
-    monkeypatch.setattr("apac.paper.recipes.epochs_within", lambda *arguments: 5)
+    monkeypatch.setattr("apac.paper.recipe.epochs_within", lambda *arguments: 5)
     out = tmp_path / "report"
     succeed("reproduce", "mnist-cnn", "--out", out, "--hours", 1)
-    monkeypatch.setattr("apac.paper.recipes.epochs_within", lambda *arguments: pytest.fail("measured again"))
+    monkeypatch.setattr("apac.paper.recipe.epochs_within", lambda *arguments: pytest.fail("measured again"))
     for more in ([], ["--hours", 9]):
         succeed("reproduce", "mnist-cnn", "--out", out, "--resume", *more)
         payload = json.loads((out / "results.json").read_text())["trainings"]
@@ -232,7 +232,7 @@ def test_after_ctrl_c_before_anything_is_replaced_the_command_still_overwrites(
     out = tmp_path / "report"
     succeed("reproduce", "mnist-cnn", "--out", out)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    monkeypatch.setattr("apac.paper.recipes.epochs_within", stop)
+    monkeypatch.setattr("apac.paper.recipe.epochs_within", stop)
     result = call("reproduce", "mnist-cnn", "--out", out, "--overwrite", "--hours", 1)
     assert result.exit_code == 130
     assert (
@@ -246,7 +246,7 @@ def test_ctrl_c_prints_the_command_that_continues_with_all_options(tmp_path, few
         raise KeyboardInterrupt
 
     monkeypatch.setattr("apac.paper.reproduce.train", stop)
-    monkeypatch.setattr("apac.paper.recipes.epochs_within", lambda *arguments: 5)
+    monkeypatch.setattr("apac.paper.recipe.epochs_within", lambda *arguments: 5)
     result = call("reproduce", "all", "--out", tmp_path / "a b", "--hours", 2.5, "--passes", "1,4", "--seed", 3)
     assert f"apac reproduce all --seed 3 --passes 1,4 --hours 2.5 --resume --out '{tmp_path / 'a b'}'" in result.stderr
 

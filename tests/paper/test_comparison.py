@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from apac.evaluation.fixed import Row
-from apac.paper import comparison, recipes
+from apac.paper import comparison
+from apac.paper.recipe import PAPER_TABLE
 from evaluations import evaluation
 
 
 def test_the_summary_keeps_the_given_order_and_lists_the_papers_numbers():
     deformed = evaluation(0.0105, Row(1, 0.03, 0.03, 0.01), Row(16384, 0.0023, 0.0024, 0.0001))
-    paper = recipes.PAPER_TABLE["mnist-cnn"]
+    paper = PAPER_TABLE["mnist-cnn"]
     one = {"original": 1, "deformed": 1}
     summary = comparison.summary({"original": evaluation(0.022), "deformed": deformed}, paper, one)
     assert summary.rows == (

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from apac.paper import recipes, showcase
+from apac.paper.recipe import PAPER_TABLE
 from apac.runs.folder import RunSettings
 from apac.training.config import TrainConfig
 
@@ -85,7 +86,7 @@ def test_the_results_page_lists_the_errors_of_every_recipe(name):
 
 @pytest.mark.parametrize("name", recipes.TABLE)
 def test_the_table_of_the_results_page_lists_the_errors_of_every_recipe(name):
-    here, there = stored(name)["trainings"], recipes.PAPER_TABLE[name]
+    here, there = stored(name)["trainings"], PAPER_TABLE[name]
     deformed, original = (here[kind]["evaluation"] for kind in ("deformed", "original"))
     last, title = deformed["rows"][-1], SECTIONS[name]
     at = f"M = {last['passes']:,}"

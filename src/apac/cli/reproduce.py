@@ -20,7 +20,7 @@ from apac.progress import Progress
 
 if TYPE_CHECKING:  # they import torch, which is slow
     from apac.distributed.ranks.group import Group
-    from apac.paper.recipes import Recipe
+    from apac.paper.recipe import Recipe
     from apac.paper.reproduce import Result
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from apac.evaluation.fixed import Evaluation
 from apac.evaluation.intervals import mcnemar
-from apac.paper.recipes import LABELS, Errors
+from apac.paper.recipe import LABELS, Errors
 from apac.reporting.tables import Table, percent
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from apac.evaluation.fixed import Evaluation
 from apac.paper import comparison, opening
-from apac.paper.recipes import LABELS, ORIGINAL, Recipe, find
+from apac.paper.recipe import LABELS, ORIGINAL, Recipe
+from apac.paper.recipes import find
 from apac.paper.reproduce import Result
 from apac.reporting import html, tables
 from apac.reporting.figures import corrected, curves, images

@@ -12,7 +12,8 @@ from apac.errors import InputError, StorageError
 from apac.evaluation.certified import CertifiedEvaluation, evaluate_certified
 from apac.evaluation.fixed import Evaluation, evaluate
 from apac.evaluation.score_cache import cache_key
-from apac.paper.recipes import LABELS, ORIGINAL, TABLE, Recipe
+from apac.paper.recipe import LABELS, ORIGINAL, Recipe
+from apac.paper.recipes import TABLE
 from apac.paper.showcase import PASSES, Showcase, evaluate_showcase
 from apac.progress import Progress, no_progress
 from apac.runs import folder as run_folder
