@@ -33,6 +33,7 @@ def host(log: Path, port: int, *arguments: object, first: bool) -> subprocess.Po
         *arguments,
         # Otherwise torchrun 2.13 tells a host that comes back no address: it waits for one until it fails.
         TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
+        APAC_SEVERAL_MACHINES="1",
     )
 
 

@@ -85,6 +85,9 @@ def trained_and_refused(config: apac.TrainConfig) -> dict[str, Any]:
     for action in (
         lambda: trained(replace(config, seed=group.rank if group.rank < 2 else 0)),
         lambda: trained(replace(config, batch_size=1)),
+        lambda: apac.train(Double(), data(), apac.Flip(), config=config, out=None if group.first else "run"),
+        lambda: apac.train(Double(), data(), apac.Flip(), config=config, cache="pixels" if group.first else None),
+        lambda: apac.train(Double() if group.first else nn.Sequential(Double()), data(), apac.Flip(), config=config),
         lambda: group.together(lambda: fail_on(1, "there is no data.")),
         lambda: group.on_first(lambda: fail_on(0, "the folder is full.")),
     ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from dataclasses import replace
 
 import pytest
@@ -11,7 +13,9 @@ import apac
 from apac.distributed.ranks.gradients import GradientSum
 from apac.distributed.ranks.group import Group
 from ranked import on_ranks, trained, trained_and_refused
+from threaded_ranks import on_threads
 
+ALIKE = "start all of them with the same command, version and data."
 CONFIG = apac.TrainConfig(epochs=2, batch_size=20, learning_rate=0.02, seed=4, validation_fraction=0.2)
 THREE = replace(CONFIG, optimizer="muon", ema_decay=0.9)
 
@@ -32,11 +36,15 @@ def test_the_weights_are_those_of_a_single_process_and_errors_reach_all_ranks(ra
         for (loss, error), (expected, same) in zip(result["history"], alone["history"], strict=True):
             assert loss == pytest.approx(expected, rel=1e-6)  # the loss of each step is summed in float32
             assert error == same
-        assert result["refused"] == [
+        assert [re.sub(r"\(digest \w+\)", "(D)", sentence) for sentence in result["refused"]] == [
             "the ranks disagree: seed is 0 on rank 0 and 1 on rank 1; start all of them with the same command, version "
             "and data.",
             f"batch_size=1 leaves none of its virtual samples for some of {ranks} ranks; start fewer of them, or use a "
             f"larger batch_size.",
+            f"the ranks disagree: out is None on rank 0 and run on rank 1; {ALIKE}",
+            f"the ranks disagree: cache is pixels on rank 0 and None on rank 1; {ALIKE}",
+            f"the ranks disagree: the network is Double of 16 tensors (D) on rank 0 and Sequential of 16 tensors (D) "
+            f"on rank 1; {ALIKE}",
             f"on rank 1 of {ranks}, there is no data.",
             "the folder is full.",
         ]
@@ -49,6 +57,18 @@ def test_the_shares_of_the_ranks_are_all_rows_once(size):
     shares = [Group(rank, size).rows(20) for rank in range(size)]
     assert [row for share in shares for row in range(20)[share]] == list(range(20))
     assert max(s.stop - s.start for s in shares) - min(s.stop - s.start for s in shares) <= 1
+
+
+def test_one_rank_of_each_machine_goes_before_the_others(monkeypatch):
+    own, order = threading.local(), []
+    monkeypatch.setattr("apac.distributed.ranks.group.machine", lambda: own.machine)
+
+    def called(group: Group) -> int:
+        own.machine = "first" if group.rank < 2 else "second"
+        return group.in_turns(lambda: order.append(group.rank) or group.rank)
+
+    assert on_threads(5, called) == [0, 1, 2, 3, 4]
+    assert order[:2] == [0, 2] and sorted(order[2:]) == [1, 3, 4]
 
 
 def test_a_single_process_keeps_its_gradients_and_asks_itself_whether_to_stop():

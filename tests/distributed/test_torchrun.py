@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,29 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("network        mnist-cnn") == 1  # one rank prints
     return out
+
+
+@pytest.mark.parametrize("option", ["", "--overwrite"])
+def test_a_restart_before_the_training_begins_does_not_take_an_old_run_for_its_own(run, option, tmp_path):
+    """A run that is refused stays refused, and one that is replaced is replaced, if the first attempt had failed."""
+    out = shutil.copytree(run, tmp_path / "run")
+    script = tmp_path / "fails_once.py"
+    script.write_text(
+        "import os\nfrom apac.runs import train\nload = train._load\n"
+        "def fail(*arguments, **options):\n"
+        "    if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n        os._exit(1)\n"
+        f"    return load(*arguments, **options)\ntrain._load = fail\n{MAIN}"
+    )
+    options = [*TRAIN[2:], "--out", out, *([option] if option else [])]
+    done = torchrun("--max-restarts", 1, script, *options)
+    trained_again = (out / "weights.safetensors").stat().st_mtime_ns != (run / "weights.safetensors").stat().st_mtime_ns
+    if option:
+        assert done.returncode == 0, done.stderr
+        assert trained_again
+    else:
+        assert done.returncode
+        assert own_lines(done.stderr)[-1].startswith(f"apac: {out} already holds a run")
+        assert not trained_again
 
 
 def test_a_training_leaves_one_complete_run(run):

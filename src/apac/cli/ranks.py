@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # they import torch, which is slow
     from apac.distributed.ranks.group import Group
 
 
-KEY = "apac"
+KEY, STARTED = "apac", "apac has started"
 SECONDS_TO_JOIN = 600.0
 ATTEMPT = timedelta(seconds=3)
 # For a rank that waits while another one decodes a folder. One that dies is noticed at once, by its closed connection.
@@ -116,9 +116,25 @@ def _fresh_store() -> Store:
             raise RuntimeError(f"rank 0 has not started within {SECONDS_TO_JOIN:.0f} s")
 
 
+def note_start() -> None:
+    """Note in the store of torchrun's agent, which outlives this attempt, that the work has begun."""
+    if started_by_agent():
+        _agent_store().set(STARTED, "")
+
+
 def is_restart(group: Group) -> bool:
-    """Return whether torchrun restarted a rank, so that the work of an earlier attempt is continued."""
-    return any(group.gather(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"))
+    """Return whether torchrun restarted the ranks after the work had begun, so that it is continued."""
+    if not any(group.gather(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")):
+        return False
+    if os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1":  # each attempt has a store of its own
+        return True
+    return group.on_first(lambda: bool(_agent_store().check([STARTED])))
+
+
+def _agent_store() -> Store:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False)
 
 
 def on_first_rank(progress: Progress) -> Progress:

@@ -88,6 +88,10 @@ def reproduce(
     option, state = ("--overwrite", "nothing was replaced") if overwrite else ("--resume", "finished work is saved")
     try:
         with process_group() as group:
+            group.require_same(
+                {"recipe": recipe, "out": str(out), "seed": seed, "passes": passes, "epochs": epochs, "hours": hours}
+                | {"schedule": schedule, "resume": resume, "overwrite": overwrite}
+            )
             with show_progress() as progress:
                 plan = partial(
                     steps.plan, epochs=epochs, hours=hours, resume=resume, overwrite=overwrite, progress=progress

@@ -18,7 +18,7 @@ from apac.cli.options import (
     deformation_of,
     search_current_folder,
 )
-from apac.cli.ranks import is_restart, on_first_rank, process_group
+from apac.cli.ranks import is_restart, note_start, on_first_rank, process_group
 from apac.cli.signals import stop_on_signal
 from apac.cli.terminal import show_progress
 from apac.cli.train_summary import print_summary
@@ -26,6 +26,7 @@ from apac.errors import InputError, Interrupted
 
 if TYPE_CHECKING:  # they import torch, which is slow
     from apac.deform.base import Deformation
+    from apac.runs.summary import TrainingSummary
     from apac.training.config import TrainConfig
 
 # default network by data set; resnet for folders
@@ -172,6 +173,11 @@ def train(
     if network is not None and is_import_path(network):
         search_current_folder()
     u = _deformation(deformation, plain=plain)
+
+    def started(summary: TrainingSummary) -> None:
+        note_start()
+        print_summary(summary)
+
     with process_group(device) as group, show_progress() as progress, stop_on_signal() as should_stop:
         choose = _resumed if resume else _new
         network, data, u, config = group.together(lambda: choose(out, network, data, u, chosen))
@@ -190,7 +196,7 @@ def train(
                 stream=stream,
                 progress=on_first_rank(progress),
                 should_stop=should_stop,
-                on_start=print_summary if group.first else None,
+                on_start=started if group.first else None,
             )
         except Interrupted as error:
             stopped = str(error).partition(";")[0]

@@ -48,14 +48,10 @@ def cached_files(
         path.unlink(missing_ok=True)
         path.with_suffix(".json").unlink(missing_ok=True)
         raise InputError(f"the files of {name} changed while they were read; start again when they are complete.")
-    found = open_file(path, source, verify=False)
-    assert found is not None
-    return found
+    return _written(path, source)
 
 
-def cached_items(
-    cache: Path, dataset: Any, workers: int, progress: Progress, *, may_write: bool = True
-) -> tuple[MappedImages, Description]:
+def cached_items(cache: Path, dataset: Any, workers: int, progress: Progress) -> tuple[MappedImages, Description]:
     """Return the pixels of a map-style Dataset, read by a DataLoader into the folder `cache` unless it has them."""
     name, count = type(dataset).__name__, len(dataset)
     if not count:
@@ -71,12 +67,15 @@ def cached_items(
     found = open_file(path, source, verify=True)
     if found is not None and _same_items(reader, found[1]):
         return found
-    if not may_write:
-        raise InputError("the dataset does not have the items that the first rank reads; give all ranks the same data.")
     progress("reading images", 0, count, f"{count * first[0].numel() / 1e9:.2f} GB to {path}")
     write_file(path, source, shape, _read(reader, workers, progress), count)
+    return _written(path, source)
+
+
+def _written(path: Path, source: str) -> tuple[MappedImages, Description]:
     found = open_file(path, source, verify=False)
-    assert found is not None
+    if found is None:
+        raise InputError(f"another process has replaced {path} while it was written; start again.")
     return found
 
 

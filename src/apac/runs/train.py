@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -110,16 +111,27 @@ def train(
     group = Group.current()
     settings = group.together(lambda: validate_settings(network, data, deformation, config))
     target = group.together(lambda: choose_device(device))
-    check_ranks(group, settings)
+    check_ranks(
+        group,
+        settings,
+        {
+            "out": None if out is None else str(out),
+            "resume": resume,
+            "overwrite": overwrite,
+            "cache": None if cache is None else str(cache),
+            "stream": stream,
+            "device": target.type,
+        },
+    )
     module = network if isinstance(network, nn.Module) else None
     folder = None if out is None else validate_path("out", out)
     complete = group.on_first(lambda: _complete(folder, settings, resume=resume, overwrite=overwrite))
     if complete is not None and isinstance(data, str | os.PathLike):  # the settings identify the data
         return group.together(lambda: load(complete, module))
     options = {"cache": None if cache is None else validate_path("cache", cache), "workers": workers, "stream": stream}
-    if cache is not None and group.size > 1:  # the first rank decodes, and the others wait
-        group.on_first(lambda: _load(data, settings, config, progress, **options) and None)
-    dataset = group.together(lambda: _load(data, settings, config, progress, may_write=group.first, **options))
+    # One rank of a machine decodes into the cache before the others use it.
+    load_all = group.together if cache is None else group.in_turns
+    dataset = load_all(lambda: _load(data, settings, config, progress, **options))
     split = group.together(lambda: split_images(dataset, settings.config))
     with _mode_restored_on_failure(module), without_warnings() if stream else nullcontext():
         if group.size > 1:
@@ -194,6 +206,7 @@ def _train(
     path = None if folder is None else run_folder.checkpoint_path(folder)
     resumed = resume and path is not None and path.exists()
     built = group.together(lambda: _network(module, settings, shape, len(classes), resumed=resumed))
+    group.require_same({"the network": _tensors(built)})
     group.broadcast_(built.state_dict().values())  # a module of the caller may have other random weights on each rank
     normalization = group.on_first(lambda: fit_normalization(split.images, config, deformation, built, progress))
     images, held_out = split.images, split.held_out_images
@@ -250,6 +263,13 @@ def _train(
     if folder is not None:
         group.on_first(lambda: save(run, folder, split.digest()))
     return run
+
+
+def _tensors(network: nn.Module) -> str:
+    """Describe the tensors of a network, so that ranks with different ones notice it."""
+    tensors = [f"{name} {str(t.dtype)[6:]} {list(t.shape)}" for name, t in network.state_dict().items()]
+    digest = hashlib.blake2b("\n".join(tensors).encode(), digest_size=4).hexdigest()
+    return f"{type(network).__name__} of {len(tensors)} tensors (digest {digest})"
 
 
 def _network(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -76,14 +77,14 @@ def check_values(images: Tensor, settings: RunSettings, config: TrainConfig) -> 
     settings.deformation.validate_pixels(images)
 
 
-def check_ranks(group: Group, settings: RunSettings) -> None:
+def check_ranks(group: Group, settings: RunSettings, options: Mapping[str, Any]) -> None:
     """Raise InputError on all ranks if they were not started alike, or are too many for a batch."""
     if group.size == 1:
         return
     versions = {"the version of torch": torch.__version__, "the version of apac": provenance.code_version()}
     described = settings.to_json()
     config = described.pop("config")
-    group.require_same({**versions, **described, **config})
+    group.require_same({**versions, **described, **config, **options})
     if settings.config.batch_size < group.size:
         raise agreed(
             InputError(

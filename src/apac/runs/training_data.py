@@ -47,12 +47,11 @@ def load_data(
     cache: Path | None = None,
     stream: bool = False,
     workers: int = 0,
-    may_write: bool = True,
     progress: Progress = no_progress,
 ) -> Dataset:
     """Load the images and labels. The options up to `stream` are those of `apac.data.folder.load`.
 
-    The items of a torch Dataset are read into the cache by `workers` processes, if this process `may_write` it.
+    The items of a torch Dataset are read into the cache by `workers` processes.
     """
     is_folder = isinstance(data, str | os.PathLike) and data_name(data) not in data_sets.NAMES
     if stream and (cache is not None or not is_folder):
@@ -77,7 +76,7 @@ def load_data(
     if _is_pair(data):
         return _from_tensors(*data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return _from_torch(data, progress) if cache is None else _from_cache(data, cache, workers, may_write, progress)
+        return _from_torch(data, progress) if cache is None else _from_cache(data, cache, workers, progress)
     raise InputError(
         f"data must be a name, a folder, a pair (images, labels), an apac.Dataset or a map-style torch Dataset, got "
         f"{type(data).__name__}."
@@ -135,9 +134,9 @@ def _from_torch(dataset: Any, progress: Progress) -> Dataset:
     return _from_tensors(torch.stack(images), torch.tensor(labels), _class_names(dataset))
 
 
-def _from_cache(dataset: Any, cache: Path, workers: int, may_write: bool, progress: Progress) -> Dataset:
+def _from_cache(dataset: Any, cache: Path, workers: int, progress: Progress) -> Dataset:
     images: Any
-    images, found = cached_items(cache, dataset, workers, progress, may_write=may_write)
+    images, found = cached_items(cache, dataset, workers, progress)
     labels = torch.tensor(found.labels)
     classes = _classes(labels, _class_names(dataset))
     return Dataset("", images, labels, images.subset(labels[:0]), labels[:0], classes)

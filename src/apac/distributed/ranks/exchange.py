@@ -13,9 +13,10 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from apac.distributed.ranks.group import Group
+from apac.distributed.ranks.group import Group, machine
 
 TOKEN_BYTES = 64  # a cache line, so that the values after it are aligned
+LARGEST = 128 << 20  # bytes of shared memory; every rank reads the rows of all ranks, so that a ring is faster beyond
 
 
 class Exchange(ABC):
@@ -39,9 +40,10 @@ class Exchange(ABC):
 
 
 def exchange(group: Group, values: int, dtype: torch.dtype, device: torch.device) -> Exchange:
-    """Return the fastest exchange that all ranks of the group can use."""
-    if device.type == "cpu":
-        memory = _shared_memory(group, 2 * group.size * values * dtype.itemsize)
+    """Return an exchange through shared memory if all ranks of the group are on one machine, else by a collective."""
+    size = 2 * group.size * values * dtype.itemsize
+    if device.type == "cpu" and size <= LARGEST:
+        memory = _shared_memory(group, size)
         if memory is not None:
             return _SharedMemory(group, values, dtype, device, memory)
     return _Collective(group, values, dtype, device)
@@ -85,28 +87,43 @@ class _SharedMemory(Exchange):
 
 
 def _shared_memory(group: Group, size: int) -> mmap.mmap | None:
-    """Return `size` bytes after a token that all ranks share, or None if they are not on one machine.
+    """Return `size` bytes after a token that all ranks share, or None if they cannot.
 
     The memory has no name in a file system, so nothing is left when a rank is killed. The other ranks open it by the
     process and the descriptor of the first one, and know by the token that it is theirs.
     """
     size += TOKEN_BYTES
-    descriptor, token = None, secrets.token_bytes(TOKEN_BYTES)
-    if group.first and hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("apac gradients")
-        os.truncate(descriptor, size)
-        os.pwrite(descriptor, token, 0)
-    path, token = group.gather((f"/proc/{os.getpid()}/fd/{descriptor}", token))[0]
-    memory = _opened(path, token, size)
+    token = secrets.token_bytes(TOKEN_BYTES)
+    descriptor = _created(size, token) if group.first else None
+    offers = group.gather((machine(), None if descriptor is None else f"/proc/{os.getpid()}/fd/{descriptor}", token))
+    host, path, token = offers[0]
+    memory = _opened(path, token, size) if path is not None and host == machine() else None
     everywhere = all(group.gather(memory is not None))  # after which the first rank may close its descriptor
     if descriptor is not None:
         os.close(descriptor)
     return memory if everywhere else None
 
 
+def _created(size: int, token: bytes) -> int | None:
+    """Return a descriptor of memory that begins with the token, or None if there is none to be had."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    try:
+        descriptor = os.memfd_create("apac gradients")
+    except OSError:
+        return None
+    try:
+        os.truncate(descriptor, size)
+        os.pwrite(descriptor, token, 0)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
 def _opened(path: str, token: bytes, size: int) -> mmap.mmap | None:
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError:
         return None
     try:

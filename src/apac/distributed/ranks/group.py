@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -99,6 +101,19 @@ class Group:
         assert value is not None or failure is None
         return value  # type: ignore[return-value]
 
+    def in_turns(self, action: Callable[[], Result]) -> Result:
+        """Return what `action` returns on this rank, where it may find what another rank of its machine has stored.
+
+        It is called on the first rank, then on the first rank of each other machine, then on all others.
+        """
+        machines = self.gather(machine())
+        turn = 0 if self.first else 1 if machines.index(machine()) == self.rank else 2
+        result: Any = None
+        for now in range(3):
+            found: Any = self.together(action if now == turn else lambda: None)
+            result = found if now == turn else result
+        return result  # type: ignore[no-any-return]
+
     def require_same(self, values: Mapping[str, Any]) -> None:
         """Raise InputError on all ranks if they do not have the same values, which names the first difference."""
         first, *others = self.gather(dict(values))
@@ -111,6 +126,14 @@ class Group:
                             f"start all of them with the same command, version and data."
                         )
                     )
+
+
+def machine() -> str:
+    """Return what tells this machine from all others, since it was started."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return socket.gethostname()
 
 
 def agreed(error: ApacError) -> ApacError:
