@@ -12,13 +12,18 @@ from __future__ import annotations
 import argparse
 import heapq
 import math
+import multiprocessing
 import random
+import statistics
 import tempfile
 from dataclasses import dataclass
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 PART_SIZE, MAX_PARTS = 512, 100_000  # as in apac.distributed.file_list
-MEASURED = 256  # images on which the check measures the costs
+MEASURED = 512  # images on which the check measures the costs
 
 
 @dataclass(frozen=True)
@@ -78,39 +83,63 @@ def predict(costs: Costs, images: int, ranks: int, part_size: int | None = None,
 
 
 def check(folder: Path, files: int, run: str, passes: int) -> None:
-    """Measure the costs of a few images, and compare the prediction for 1 and 2 ranks with runs.
+    """Compare the predictions for 1 and 2 ranks with runs.
 
-    Costs are processor time, which other work on the machine changes less than the time by the clock.
+    The costs are measured in as many processes at once, because cores share their cache and memory.
     """
-    import torch
-    from classify_folder import deciding_of, time_ranks, timed, write_photos
-
-    from apac.data.image_file import without_warnings
-    from apac.distributed.deciding import prepare_for
+    from classify_folder import time_ranks, write_photos
 
     write_photos(folder, files)
-    if (found := sum(1 for _ in folder.rglob("*.jpg"))) != files:
-        raise SystemExit(f"{folder} has {found} files instead of {files}; choose an empty folder.")
-    torch.set_num_threads(1)
-    deciding = prepare_for(deciding_of(run, passes), files)
-    paths = sorted(folder.rglob("*.jpg"))[:MEASURED]
-    pixels = torch.stack([deciding.decode(path) for path in paths])
-    deciding.decide(pixels[:8])  # compiles the kernels
-    with without_warnings():
-        decode = timed(lambda: [deciding.decode(path) for path in paths]).processor / len(paths)
-    per_pass = timed(lambda: deciding.decide(pixels)).processor / (len(paths) * passes)
-    costs = Costs(per_pass, decode, passes, 0.0, start=0.0, spread=0.0, failures=0.0)
-    print(f"a pass takes {1e6 * per_pass:.0f} µs, and decoding {1e3 * decode:.2f} ms of one core")
+    if (count := sum(1 for _ in folder.rglob("*.jpg"))) != files:
+        raise SystemExit(f"{folder} has {count} files instead of {files}; choose an empty folder.")
     arguments = argparse.Namespace(run=run, passes=passes, folder=folder)
     for ranks in (1, 2):
+        context = multiprocessing.get_context("spawn")
+        ready, queue = context.Barrier(ranks), context.SimpleQueue()
+        measuring = [
+            context.Process(target=measure, args=(folder, files, run, passes, ready, queue)) for _ in range(ranks)
+        ]
+        for process in measuring:
+            process.start()
+        found = [queue.get() for _ in measuring]
+        per_pass, decode, start = (statistics.mean(values) for values in zip(*found, strict=True))
+        for process in measuring:
+            process.join()
+        print(
+            f"{ranks} busy: a pass takes {1e6 * per_pass:.0f} µs and decoding {1e3 * decode:.2f} ms of a core, and "
+            f"a rank {start:.1f} s to start",
+            flush=True,
+        )
+        costs = Costs(per_pass, decode, passes, 0.0, start=start, spread=0.0, failures=0.0)
         predicted = predict(costs, files, ranks)
         with tempfile.TemporaryDirectory() as temporary:
             measured = time_ranks(arguments, Path(temporary), ranks, 1)
         print(
             f"{ranks} ranks: {predicted.wall:.1f} s predicted, {measured.wall:.1f} s by the clock "
-            f"({measured.wall / predicted.wall:.2f} times); {predicted.busy:.1f} s of all cores predicted, "
-            f"{measured.processor:.1f} s used ({measured.processor / predicted.busy:.2f} times)"
+            f"({measured.wall / predicted.wall:.2f} times)",
+            flush=True,
         )
+
+
+def measure(folder: Path, files: int, run: str, passes: int, ready: Barrier, queue: SimpleQueue[Any]) -> None:
+    """Put the seconds of a pass, of decoding an image, and of preparing the network, by the clock."""
+    import torch
+    from classify_folder import deciding_of, timed
+
+    from apac.data.image_file import without_warnings
+    from apac.distributed.deciding import prepare_for
+
+    torch.set_num_threads(1)
+    deciding = deciding_of(run, passes)
+    paths = sorted(folder.rglob("*.jpg"))[:MEASURED]
+    pixels = torch.stack([deciding.decode(path) for path in paths])
+    deciding.decide(pixels[:8])  # compiles the kernels
+    ready.wait()
+    start = timed(lambda: prepare_for(deciding, files)).wall
+    deciding = prepare_for(deciding, files)
+    with without_warnings():
+        decode = timed(lambda: [deciding.decode(path) for path in paths]).wall / len(paths)
+    queue.put((timed(lambda: deciding.decide(pixels)).wall / (len(paths) * passes), decode, start))
 
 
 def main() -> None:
@@ -119,7 +148,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 10, 100, 1000])
     parser.add_argument("--price", type=float, default=0.05, help="of a core for an hour, in $")
     parser.add_argument("--check", type=Path, help="a folder for JPEG files, on which one and two ranks are measured")
-    parser.add_argument("--files", type=int, default=2048, help="of the check: four parts")
+    parser.add_argument("--files", type=int, default=8192, help="of the check: 16 parts")
     parser.add_argument("--run", default="cifar10-cnn")
     parser.add_argument("--passes", type=int, default=32, help="of an image in the check")
     arguments = parser.parse_args()
