@@ -79,9 +79,11 @@ def test_ordinary_headers_are_read(tmp_path):
 
 def test_a_sparse_file_is_refused_by_its_size(tmp_path):
     with (tmp_path / "huge.bmp").open("wb") as file:
-        file.truncate(limits.FILE_BYTES + 1)
-    with pytest.raises(InputError, match="has more than 256 MB"):
+        file.truncate(4 * limits.PIXELS + 1)
+    with pytest.raises(InputError, match="has more than 160 MB"):
         read_image(tmp_path / "huge.bmp", COLOR)
+    with pytest.raises(InputError, match="cannot be read as an image"):  # more pixels may have more bytes
+        read_image(tmp_path / "huge.bmp", COLOR, max_pixels=limits.PIXELS + 1)
 
 
 def test_pixels_are_limited_and_the_limit_can_be_raised(tmp_path):
