@@ -79,7 +79,7 @@ def refused() -> dict[str, tuple[tuple[str, ...], Write]]:
     for name, values in RUNS.items():
         commands[f"run.json: {name}"] = CLASSIFY, _run(values)
     for name, deformation in DEFORMATIONS.items():
-        commands[f"deformation: {name}"] = TRAIN, _text("u.json", lambda d=deformation: json.dumps(d).encode())
+        commands[f"deformation: {name}"] = TRAIN, _text("u.json", json.dumps(deformation).encode)
     commands[f"run.json: {name}"] = CLASSIFY, _run({"deformation": deformation})
     for name, change in TENSORS.items():
         commands[f"weights: {name}"] = CLASSIFY, _tensors(change)

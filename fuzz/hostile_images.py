@@ -42,7 +42,7 @@ def refused() -> dict[str, Write]:
         "tags.jpg": _bytes(lambda: b"\xff\xd8" + _exif(5_000, 60_000) + _blank("L", SMALL, "JPEG")[2:]),
         "scans.jpg": _bytes(lambda: _scans(_blank("L", SIZE, "JPEG", progressive=True), limits.SCANS + 1)),
         "cut-scans.jpg": _bytes(lambda: _scans(_blank("CMYK", SIZE, "JPEG", progressive=True), limits.SCANS)[:-2000]),
-        "cut-noise.jpg": _bytes(lambda: _scans(_noise("L", SIZE, "JPEG", progressive=True), 9)[:-2000]),
+        "cut-noise.jpg": _bytes(lambda: _scans(_noise("L", SIZE, "JPEG", progressive=True), 8)[:-2000]),
         "long-scans.jpg": _bytes(lambda: _scans(_noise("L", SIZE, "JPEG", progressive=True), 20)),
         "chunk.webp": _bytes(lambda: b"RIFF\xff\xff\xff\x7fWEBPVP8 " + bytes(limits.HEADER_BYTES)),
         "spoiled.webp": _bytes(lambda: _spoiled(_noise("RGBA", (4_800, 2_500), "WEBP", **LOSSLESS))),
@@ -51,7 +51,7 @@ def refused() -> dict[str, Write]:
         "strips.tif": _bytes(lambda: _strips(11_000_000)),
         "tags.tif": _bytes(_many_tags),
         "cut-rotated.tif": _bytes(lambda: _blank("CMYK", SIZE, "TIFF", exif=_rotated())[:-200]),
-        "spoiled.tif": _bytes(lambda: _spoiled(_noise("RGB", SIZE, "TIFF", compression="tiff_lzw"))),
+        "spoiled.tif": _bytes(lambda: _spoiled(_noise("RGB", (7_600, 5_000), "TIFF", compression="tiff_lzw"))),
         "lzma.tif": _bytes(lambda: _blank("RGB", SIZE, "TIFF", compression="lzma")),
         "float.tif": lambda path: Image.fromarray(np.zeros((5_000, 7_900), np.float32)).save(path),
         "comments.gif": _bytes(lambda: _gif(*SIZE) + b"!\xfe" + (b"\xff" + bytes(255)) * 500_000),
@@ -78,7 +78,7 @@ def read() -> dict[str, Write]:
         "progressive.jpg": _bytes(lambda: _noise("RGB", SIZE, "JPEG", progressive=True)),
         "cmyk.jpg": _bytes(lambda: _scans(_blank("CMYK", SIZE, "JPEG", progressive=True), limits.SCANS)),
         "rotated.tif": _bytes(lambda: _blank("CMYK", (7_990, 5_000), "TIFF", exif=_rotated())),
-        "lzw.tif": _bytes(lambda: _noise("RGB", SIZE, "TIFF", compression="tiff_lzw")),
+        "lzw.tif": _bytes(lambda: _noise("RGB", (7_600, 5_000), "TIFF", compression="tiff_lzw")),
         "16-bit.tif": _bytes(lambda: _noise("I;16", SIZE, "TIFF")),
         "palette.gif": _blank_file("P", SIZE),
         "rgba.bmp": _blank_file("RGBA", (7_990, 5_000)),
@@ -119,8 +119,11 @@ def _noise(mode: str, size: tuple[int, int], kind: str, **options: Any) -> bytes
 
 
 def _frames(mode: str, size: tuple[int, int]) -> Write:
-    others = [Image.new(mode, size, "white"), Image.new(mode, size)]
-    return lambda path: Image.new(mode, size).save(path, save_all=True, append_images=others)
+    def write(path: Path) -> None:
+        first, *others = (Image.new(mode, size, color) for color in ("black", "white", "black"))
+        first.save(path, save_all=True, append_images=others)
+
+    return write
 
 
 def _spoiled(data: bytes) -> bytes:

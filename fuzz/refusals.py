@@ -113,7 +113,9 @@ def measured(names: list[str]) -> Iterator[tuple[Case, Cost]]:
 
 
 def main() -> None:
-    refused, read, problems = [], [], []
+    refused: list[Cost] = []
+    read: list[Cost] = []
+    problems: list[str] = []
     print(f"{'s':>6} {'MB':>5}  what")
     for case, cost in measured(sys.argv[1:]):
         kind = "" if case.refused else " (read)"
