@@ -61,7 +61,7 @@ def refused() -> dict[str, Write]:
         **{f"above.{kind}": _blank_file("L", (8_000, 5_001)) for kind in ("png", "jpg", "tif", "gif", "bmp", "pgm")},
         **{f"above.{kind}": _blank_file("RGBA", (8_000, 2_501), **options) for kind, options in HALVED.items()},
         **{f"frames.{kind}": _frames("RGB", SMALL) for kind in ("gif", "png", "webp", "avif")},
-        "frames.tif": _frames("CMYK", (4_000, 5_000)),
+        "frames.tif": _frames("CMYK", (1_500, 5_000)),
     }
 
 
