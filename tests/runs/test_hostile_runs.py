@@ -115,6 +115,12 @@ def test_a_header_of_weights_that_is_too_large_is_refused(shipped):
         apac.load(shipped)
 
 
+def test_too_many_tensors_are_refused(shipped, monkeypatch):
+    monkeypatch.setattr(limits, "TENSORS", 7)  # it has eight
+    with pytest.raises(apac.StorageError, match="damaged or truncated"):
+        apac.load(shipped)
+
+
 @pytest.mark.parametrize("name", ["run.json", "weights.safetensors", "tuning.json", "reliability.json"])
 def test_a_file_that_is_cut_anywhere_is_refused_or_ignored(name, shipped):
     whole = (shipped / name).read_bytes()
