@@ -11,6 +11,7 @@ from torch import Tensor
 from apac.distributed.ranks.group import agreed
 from apac.errors import InputError, Interrupted
 from apac.runs.storage import read_tensors, write_tensors
+from apac.runs.stored_network import check_finite
 from apac.training import checkpoint
 from apac.training.config import TrainConfig
 from apac.training.loop import TrainingState
@@ -36,7 +37,9 @@ class Checkpointer:
         """Return the checkpoint of an earlier training, if there is one."""
         if self.path is None or not self.path.exists():
             return None
-        return read_tensors(self.path, "start again with overwrite=True")
+        stored = read_tensors(self.path, "start again with overwrite=True")
+        check_finite(stored[0], self.path)
+        return stored
 
     def restore(self, state: TrainingState, shape: Sequence[int], stored: Stored | None) -> None:
         """Continue from a checkpoint on images of shape (C, H, W), if there is one."""
