@@ -10,6 +10,7 @@ from __future__ import annotations
 
 PIXELS = 40_000_000  # of a file; more than cameras take, and 160 MB as RGBA. Callers may raise it.
 UPLOADED_PIXELS = 25_000_000  # of a file that a server decodes, several of them at a time
+PICTURE_SIDE = 200_000  # pixels of a row or column of a file; decoders hold some rows beside the picture
 COPIES = {"WEBP": 2, "AVIF": 2}  # these decoders hold twice the memory of others: half the pixels are allowed
 FILE_BYTES = 4.0  # of a file, for each pixel that is allowed, at least PIXELS; as many as an uncompressed RGBA picture
 SLOW_BYTES = {"AVIF": 0.25, "JPEG": 1.0}  # likewise; AVIF takes 150 ms for a MB, JPEG with several scans 45 ms

@@ -100,12 +100,14 @@ def test_bytes_that_are_decoded_slowly_are_limited(kind, options, per_pixel, tmp
         read_image(tmp_path / "picture", COLOR)
 
 
-def test_slow_encodings_are_refused(tmp_path, monkeypatch):
+def test_slow_encodings_and_long_rows_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "PYTHON_PIXELS", 50)
     header = struct.pack("<LLLHHLLLLLL", 40, 60, 1, 1, 8, 1, 0, 0, 0, 256, 0)
     (tmp_path / "lines.bmp").write_bytes(b"BM" + struct.pack("<LLL", 0, 0, 1078) + header + bytes(1024) + b"\0\0\0\1")
     Image.new("RGB", (64, 64)).save(tmp_path / "picture.tif", compression="lzma")
-    for name, reason in (("lines.bmp", "run-length encoded"), ("picture.tif", "compressed by LZMA")):
+    Image.new("1", (1, limits.PICTURE_SIDE + 1)).save(tmp_path / "column.png")
+    reasons = {"lines.bmp": "run-length", "picture.tif": "compressed by LZMA", "column.png": "200,000 pixels a side"}
+    for name, reason in reasons.items():
         with pytest.raises(InputError, match=reason):
             read_image(tmp_path / name, COLOR)
 

@@ -95,6 +95,8 @@ def _check_size(name: str, file: Any, content: BoundedFile, max_pixels: int | No
     pixels, copies = file.width * file.height, limits.COPIES.get(file.format, 1)
     if pixels > (limits.PIXELS if max_pixels is None else max_pixels) // copies:
         raise InputError(too_large(name, max_pixels, copies))
+    if max(file.size) > limits.PICTURE_SIDE:
+        raise InputError(f"{name} has more than {limits.PICTURE_SIDE:,} pixels a side; cut it first.")
     if pixels > limits.PYTHON_PIXELS and any(tile[0] in IN_PYTHON for tile in file.tile[:1]):
         raise InputError(f"{name} has its pixels as text, or run-length encoded; save it as PNG.")
     if file.format == "TIFF" and file.info.get("compression") == "lzma":  # at 20 MB a second
