@@ -85,7 +85,6 @@ def read() -> dict[str, Write]:
         "rgba.bmp": _blank_file("RGBA", (7_990, 5_000)),
         "text.ppm": _bytes(lambda: b"P3 1000 1000 255\n" + b"000000009 " * 3_000_000),
         "noise.ppm": _bytes(lambda: _noise("RGB", SIZE, "PPM")),
-        "16-bit.ppm": _bytes(lambda: b"P6 5300 5000 65535\n" + bytes(6 * 5300 * 5000)),
         "noise.webp": _bytes(lambda: _noise("RGBA", (4_800, 2_500), "WEBP", **LOSSLESS)),
         "rgba.webp": _blank_file("RGBA", HALF, **LOSSLESS),
         "rgba.avif": _blank_file("RGBA", HALF, speed=10),
