@@ -29,6 +29,7 @@ from fuzz.targets import NAMES, targets
 ADDRESSES = 6 << 30  # bytes of address space; an allocation by a number of a file fails
 MEMORY = 600  # MB that an input may take
 SECONDS = 5.0  # that an input may take
+SLOW = 0.5  # seconds after which an input is measured again
 HANG = 60.0  # seconds after which an input is given up
 LARGEST = 64 << 20  # bytes of an input
 IN_MEMORY = Path("/dev/shm")  # files there are written fast
@@ -96,7 +97,8 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> Work:
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     target = targets(folder)[name]
-    failure(target, target.seeds[0])  # compiles kernels and imports modules
+    for seed in target.seeds:
+        failure(target, seed)  # compiles kernels and imports modules
     work, random = Work(), Random(time.time_ns())
     begin, first, peak = time.process_time(), _peak(), _peak()
     started = begin
@@ -105,18 +107,24 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> Work:
         shared[4096 : 4096 + len(data)] = data
         shared[:24] = b"".join(n.to_bytes(8, "little") for n in (len(data), work.inputs, int(work.seconds * 1e3)))
         signal.setitimer(signal.ITIMER_PROF, HANG)  # its signal ends the process
+        before = time.process_time()
         reason = failure(target, data)
-        ended = time.process_time()
-        work.inputs, work.slowest = work.inputs + 1, max(work.slowest, ended - started)
-        if reason is None and ended - started > SECONDS:
-            reason = f"it took {ended - started:.1f} s"
+        took = time.process_time() - before
+        if took > SLOW:  # a kernel that is compiled for it, once in an installation, is not its fault
+            before = time.process_time()
+            failure(target, data)
+            took = min(took, time.process_time() - before)
+        work.inputs, work.slowest = work.inputs + 1, max(work.slowest, took)
+        if reason is None and took > SECONDS:
+            reason = f"it took {took:.1f} s"
         if reason is None and _peak() > peak + MEMORY:
             reason = f"it took {_peak() - peak} MB"
             peak = _peak()
         if reason is not None:
             work.findings += 1
             store(name, data, reason)
-        started, work.seconds = ended, ended - begin
+        started = time.process_time()
+        work.seconds = started - begin
     signal.setitimer(signal.ITIMER_PROF, 0)
     work.megabytes = _peak() - first
     return work

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 PIXELS = 40_000_000  # of a file; more than cameras take, and 160 MB as RGBA. Callers may raise it.
 UPLOADED_PIXELS = 25_000_000  # of a file that a server decodes, several of them at a time
-COPIES = {"WEBP": 2}  # the decoder of this format holds twice the memory of others: half the pixels are allowed
-FILE_BYTES = 256 << 20  # of a file; an uncompressed picture of PIXELS with 16 bits in each of three channels
+PICTURE_SIDE = 200_000  # pixels of a row or column of a file; decoders hold some rows beside the picture
+COPIES = {"WEBP": 2, "AVIF": 2}  # these decoders hold twice the memory of others: half the pixels are allowed
+FILE_BYTES = 4.0  # of a file, for each pixel that is allowed, at least PIXELS; as many as an uncompressed RGBA picture
+SLOW_BYTES = {"AVIF": 0.25, "JPEG": 1.0}  # likewise; AVIF takes 150 ms for a MB, JPEG with several scans 45 ms
 HEADER_BYTES = 48 << 20  # that are read before the size is known; of WebP and AVIF the whole file
 EXIF_BYTES = 4 << 20  # that Pillow copies from all tags
 READS = 250_000  # of a file: Pillow reads small pieces one by one, in a microsecond each
-TEXT_PIXELS = 1_000_000  # of a PNM file whose numbers are text, which Pillow parses slowly
+PYTHON_PIXELS = 1_000_000  # that Pillow decodes in Python: of a PNM file as text, or of a run-length encoded BMP file
 SCANS = 32  # of a progressive JPEG file, each of which is a pass over the picture; cameras and editors write 10
 
 # Runs and other JSON
 
-JSON_BYTES = 32 << 20  # a run of the paper's 15,000 epochs has 3 MB
-JSON_VALUES = 2_000_000  # numbers, strings, lists and objects; each takes up to 100 bytes
+JSON_BYTES = 16 << 20  # a run of the paper's 15,000 epochs has 3 MB
+JSON_VALUES = 500_000  # numbers, strings, lists and objects; each takes up to 250 bytes, and 3 microseconds
 JSON_DEPTH = 64  # deeper than any composition of deformations and transforms, far from Python's recursion limit
-TENSOR_HEADER_BYTES = 8 << 20  # of a safetensors file: 80,000 tensors
+TENSOR_HEADER_BYTES = 8 << 20  # of a safetensors file, which has the history of a training in a checkpoint
+TENSORS = 20_000  # of such a file, each read in 40 microseconds; a checkpoint has four of each parameter
 CLASSES = 100_000  # four times ImageNet-21k
 CLASS_NAME = 1_000  # characters
 IMAGE_VALUES = 1 << 26  # of an image that a network takes, C · H · W; 4,096 × 4,096 in color

@@ -79,9 +79,52 @@ def test_ordinary_headers_are_read(tmp_path):
 
 def test_a_sparse_file_is_refused_by_its_size(tmp_path):
     with (tmp_path / "huge.bmp").open("wb") as file:
-        file.truncate(limits.FILE_BYTES + 1)
-    with pytest.raises(InputError, match="has more than 256 MB"):
+        file.truncate(4 * limits.PIXELS + 1)
+    with pytest.raises(InputError, match="has more than 160 MB"):
         read_image(tmp_path / "huge.bmp", COLOR)
+    with pytest.raises(InputError, match="cannot be read as an image"):  # more pixels may have more bytes
+        read_image(tmp_path / "huge.bmp", COLOR, max_pixels=limits.PIXELS + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "per_pixel"),
+    [("JPEG", {"progressive": True}, "JPEG"), ("JPEG", {}, None), ("AVIF", {}, "AVIF"), ("PNG", {}, None)],
+)
+def test_bytes_that_are_decoded_slowly_are_limited(kind, options, per_pixel, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "SLOW_BYTES", dict.fromkeys(limits.SLOW_BYTES, 1e-7))  # 4 bytes
+    Image.new("RGB", (64, 64)).save(tmp_path / "picture", kind, **options)
+    if per_pixel is None:
+        assert read_image(tmp_path / "picture", COLOR)[0].shape == COLOR
+        return
+    with pytest.raises(InputError, match="MB; reduce it first"):
+        read_image(tmp_path / "picture", COLOR)
+
+
+def test_slow_encodings_and_long_rows_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "PYTHON_PIXELS", 50)
+    header = struct.pack("<LLLHHLLLLLL", 40, 60, 1, 1, 8, 1, 0, 0, 0, 256, 0)
+    (tmp_path / "lines.bmp").write_bytes(b"BM" + struct.pack("<LLL", 0, 0, 1078) + header + bytes(1024) + b"\0\0\0\1")
+    Image.new("RGB", (64, 64)).save(tmp_path / "picture.tif", compression="lzma")
+    Image.new("1", (1, limits.PICTURE_SIDE + 1)).save(tmp_path / "column.png")
+    reasons = {"lines.bmp": "run-length", "picture.tif": "compressed by LZMA", "column.png": "200,000 pixels a side"}
+    for name, reason in reasons.items():
+        with pytest.raises(InputError, match=reason):
+            read_image(tmp_path / name, COLOR)
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_center_of_a_panorama_is_what_it_is_alone(mode, channels, tmp_path):
+    """It is cut out before it is converted, so that the whole is in memory only once."""
+    bands = len(mode)
+    pixels = np.random.default_rng(0).bytes(bands * 200 * 40)
+    panorama = Image.frombytes(mode, (200, 40), pixels)
+    panorama.save(tmp_path / "panorama.png")
+    panorama.crop((80, 0, 120, 40)).save(tmp_path / "center.png")
+    whole, notes = read_image(tmp_path / "panorama.png", (channels, 32, 32))
+    alone, same = read_image(tmp_path / "center.png", (channels, 32, 32))
+    assert whole.equal(alone)
+    assert set(notes) - set(same) == {"cropped to the center", "resized from 200 × 40"}
 
 
 def test_pixels_are_limited_and_the_limit_can_be_raised(tmp_path):

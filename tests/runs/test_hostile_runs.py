@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import apac
 from apac import limits, models
+from apac.errors import Interrupted
 from apac.runs.folder import PRETRAINED
 from commands import refusal
 
@@ -111,6 +113,26 @@ def test_json_that_is_too_deep_too_large_or_a_pipe_is_refused(shipped):
 def test_a_header_of_weights_that_is_too_large_is_refused(shipped):
     size = limits.TENSOR_HEADER_BYTES + 8
     (shipped / "weights.safetensors").write_bytes(size.to_bytes(8, "little") + b"{" + b" " * size)
+    with pytest.raises(apac.StorageError, match="damaged or truncated"):
+        apac.load(shipped)
+
+
+def test_a_checkpoint_that_is_not_finite_is_refused_before_the_training_diverges(tmp_path):
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
+    data = torch.rand(8, 1, 4, 4), torch.arange(8) % 2
+    options: Any = {"config": apac.TrainConfig(epochs=2, validation_fraction=0), "out": tmp_path / "run"}
+    with pytest.raises(Interrupted):
+        apac.train(network, data, apac.Flip(), should_stop=lambda: True, **options)
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    save_file({name: torch.full_like(tensor, torch.nan) for name, tensor in load_file(path).items()}, path, metadata)
+    with pytest.raises(apac.StorageError, match="have NaN or infinite values"):
+        apac.train(network, data, apac.Flip(), resume=True, **options)
+
+
+def test_too_many_tensors_are_refused(shipped, monkeypatch):
+    monkeypatch.setattr(limits, "TENSORS", 7)  # it has eight
     with pytest.raises(apac.StorageError, match="damaged or truncated"):
         apac.load(shipped)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from apac import limits
-from apac.cli.errors import handle_errors, print_error
+from apac.cli.errors import handle_errors, in_options, print_error
 from apac.cli.options import Error, Limit, PaperRule, RunFolder, Seed, certified, load_run, mention_choice
 from apac.cli.terminal import print_record, show_progress
 from apac.errors import InputError
@@ -129,7 +129,7 @@ def classify(
             images, rule, seed=seed, combine=combined, plain=plain, max_pixels=max_pixels, progress=progress
         )
     for reason in classified.unreadable.values():
-        print_error(reason)
+        print_error(in_options(reason))
     strength = 0.0 if classified.plain else 1.0 if loaded.choice is None else loaded.choice.strength
     classifier = replace(loaded.classifier(rule, combine=combined), temperature=classified.decision.temperature)
     # For a shipped network, RUN is its name, and an evaluation of one's own comes first.

@@ -40,9 +40,14 @@ class BoundedFile:
 
     def allow_pixels(self) -> None:
         """Allow to read the file once, when the size of the picture is known and allowed."""
+        self.left += self.size()
+
+    def size(self) -> int:
+        """Return the bytes of the file."""
         position = self.file.tell()
-        self.left += self.file.seek(0, os.SEEK_END)
+        size = self.file.seek(0, os.SEEK_END)
         self.file.seek(position)
+        return size
 
     def seek(self, offset: int, whence: int = 0) -> int:
         return self.file.seek(offset, whence)

@@ -26,6 +26,7 @@ TRANSPOSE = {  # by EXIF orientation
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+IN_PYTHON = ("ppm_plain", "bmp_rle")  # decoders of Pillow
 OTHER_MODES = ("1", "P", "PA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
 
 Decoded = tuple[Image.Image, tuple[int, int], list[str]]  # the picture, the size of the file, and notes
@@ -40,6 +41,7 @@ def load_picture(
     large picture is reduced; the returned size is that of the file.
     """
     bounded = BoundedFile(content, name)
+    _check_bytes(name, bounded, limits.FILE_BYTES, max_pixels)
     with Image.open(bounded, formats=formats) as file:  # type: ignore[arg-type]
         _check_size(name, file, bounded, max_pixels)
         bounded.allow_pixels()
@@ -93,13 +95,28 @@ def _check_size(name: str, file: Any, content: BoundedFile, max_pixels: int | No
     pixels, copies = file.width * file.height, limits.COPIES.get(file.format, 1)
     if pixels > (limits.PIXELS if max_pixels is None else max_pixels) // copies:
         raise InputError(too_large(name, max_pixels, copies))
-    if file.format == "PPM" and pixels > limits.TEXT_PIXELS and file.tile[0][0] == "ppm_plain":
-        raise InputError(f"{name} has its pixels as text; save it as PNG.")
-    if file.format in ("JPEG", "MPO") and scans(file, content) > limits.SCANS:
-        raise InputError(f"{name} has more than {limits.SCANS} scans; save it again, as PNG.")
+    if max(file.size) > limits.PICTURE_SIDE:
+        raise InputError(f"{name} has more than {limits.PICTURE_SIDE:,} pixels a side; cut it first.")
+    if pixels > limits.PYTHON_PIXELS and any(tile[0] in IN_PYTHON for tile in file.tile[:1]):
+        raise InputError(f"{name} has its pixels as text, or run-length encoded; save it as PNG.")
+    if file.format == "TIFF" and file.info.get("compression") == "lzma":  # at 20 MB a second
+        raise InputError(f"{name} is compressed by LZMA; save it as PNG.")
+    if file.format in ("JPEG", "MPO") and (passes := scans(file, content)) > 1:
+        if passes > limits.SCANS:
+            raise InputError(f"{name} has more than {limits.SCANS} scans; save it again, as PNG.")
+        _check_bytes(name, content, limits.SLOW_BYTES["JPEG"], max_pixels)
+    if file.format == "AVIF":
+        _check_bytes(name, content, limits.SLOW_BYTES["AVIF"], max_pixels)
     # MPO files of cameras contain previews after the photograph, which is the first frame.
     if getattr(file, "is_animated", False) and file.format != "MPO":
         raise InputError(f"{name} has several frames; give an image file with one frame, such as PNG.")
+
+
+def _check_bytes(name: str, content: BoundedFile, per_pixel: float, max_pixels: int | None) -> None:
+    """Refuse a file with more bytes for each pixel that may be decoded; who lowers that number still reads photos."""
+    allowed = per_pixel * max(limits.PIXELS, max_pixels or 0)
+    if content.size() > allowed:
+        raise InputError(f"{name} has more than {allowed / 1_000_000:g} MB; reduce it first.")
 
 
 def _simple_mode(name: str, picture: Image.Image, format: str | None) -> Image.Image:

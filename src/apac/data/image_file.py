@@ -125,11 +125,8 @@ def _open(path: Path, max_pixels: int | None, side: int | None = None, fit: Fit 
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the path of one image file.")
     try:
-        size = path.stat().st_size
-        if size == 0:
+        if path.stat().st_size == 0:
             raise InputError(f"{path} is empty; give an image file, such as PNG or JPEG.")
-        if size > limits.FILE_BYTES:
-            raise InputError(f"{path} has more than {limits.FILE_BYTES >> 20} MB; reduce it first.")
         with path.open("rb") as content:
             return load_picture(str(path), content, FORMATS, side, fit == "crop", max_pixels)
     except InputError:
@@ -199,16 +196,10 @@ def _fitted(
 ) -> tuple[NDArray[np.uint8], list[str]]:
     """Fit the picture, whose file has the size `original`, to (C, H, W), and return it with notes."""
     notes = []
-    if picture.mode in ("LA", "RGBA"):
-        if picture.getchannel("A").getextrema()[0] != 255:
-            notes.append("transparent parts composited on white")
-        picture = _composited(picture, 255).convert("L" if picture.mode == "LA" else "RGB")
-    if picture.mode == "F":
-        picture = Image.fromarray(np.asarray(picture).round().astype(np.uint8))
-    mode = "L" if channels == 1 else "RGB"
-    if picture.mode != mode:
+    if picture.mode in ("LA", "RGBA") and picture.getchannel("A").getextrema()[0] != 255:
+        notes.append("transparent parts composited on white")
+    if (picture.mode in ("RGB", "RGBA")) == (channels == 1):
         notes.append("converted to gray" if channels == 1 else "converted from gray to RGB")
-        picture = picture.convert(mode)
     (width, height), (columns, rows) = original, size
     resized = size
     box: tuple[float, float, float, float] = (0, 0, *picture.size)
@@ -222,6 +213,7 @@ def _fitted(
             left, upper = round((width - crop_width) / 2), round((height - crop_height) / 2)
             right, lower = left + max(1, round(crop_width)), upper + max(1, round(crop_height))
             picture, box = _cropped(picture, original, (left, upper, right, lower))
+    picture = _in_mode(picture, "L" if channels == 1 else "RGB")  # after cropping: a panorama is in memory only once
     if picture.size != resized:
         notes.append(f"resized from {width} × {height}")
         picture = picture.resize(resized, Image.Resampling.LANCZOS, box, reducing_gap=MARGIN)
@@ -234,6 +226,15 @@ def _fitted(
         ]
         pixels = np.pad(pixels, [*margins, (0, 0)], mode="edge")
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)), notes
+
+
+def _in_mode(picture: Image.Image, mode: str) -> Image.Image:
+    """Convert to L or RGB."""
+    if picture.mode in ("LA", "RGBA"):
+        picture = _composited(picture, 255).convert("L" if picture.mode == "LA" else "RGB")
+    if picture.mode == "F":
+        picture = Image.fromarray(np.asarray(picture).round().astype(np.uint8))
+    return picture.convert(mode)
 
 
 def _cropped(

@@ -108,6 +108,8 @@ class ScoreCache:
             shape = tuple(self.scores.log_sum.shape)
         if any(tuple(part.shape) != shape or part.dtype != torch.float64 for part in sums):
             raise ValueError("the sums are damaged")
+        if sums[0].numel() and bool(sums[0].isnan().all()):  # some images may be NaN, for which the network fails
+            raise ValueError("the sums are not numbers")
         return sums
 
     def _save(self, passes: int) -> None:

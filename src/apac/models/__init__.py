@@ -43,7 +43,10 @@ def build(
     convolutional weight sharing.
     """
     # On the meta device, torch's own initialization neither runs nor changes the global generator.
-    network = without_memory(name, image_shape, classes, tied=tied).to_empty(device="cpu")
+    network = without_memory(name, image_shape, classes, tied=tied)
+    # Not by to_empty, which imports sympy for tensors of the meta device: a second of every command.
+    empty = {key: torch.empty(tensor.shape, dtype=tensor.dtype) for key, tensor in network.state_dict().items()}
+    network.load_state_dict(empty, assign=True)
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu", generator=generator)

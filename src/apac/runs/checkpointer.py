@@ -6,12 +6,17 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from torch import Tensor
+
 from apac.distributed.ranks.group import agreed
 from apac.errors import InputError, Interrupted
 from apac.runs.storage import read_tensors, write_tensors
+from apac.runs.stored_network import check_finite
 from apac.training import checkpoint
 from apac.training.config import TrainConfig
 from apac.training.loop import TrainingState
+
+Stored = tuple[dict[str, Tensor], dict[str, str]]  # tensors and metadata
 
 SECONDS_BETWEEN = 30.0  # a killed training loses at most this much work
 
@@ -28,13 +33,20 @@ class Checkpointer:
         self.path, self.config, self.should_stop, self.saves = path, config, should_stop, saves
         self.saved = time.monotonic()
 
-    def restore(self, state: TrainingState, shape: Sequence[int]) -> None:
-        """Load the checkpoint of an earlier training on images of shape (C, H, W), if there is one."""
+    def read(self) -> Stored | None:
+        """Return the checkpoint of an earlier training, if there is one."""
         if self.path is None or not self.path.exists():
+            return None
+        stored = read_tensors(self.path, "start again with overwrite=True")
+        check_finite(stored[0], self.path)
+        return stored
+
+    def restore(self, state: TrainingState, shape: Sequence[int], stored: Stored | None) -> None:
+        """Continue from a checkpoint on images of shape (C, H, W), if there is one."""
+        if stored is None:
             return
-        tensors, metadata = read_tensors(self.path, "start again with overwrite=True")
         try:
-            checkpoint.restore(state, self.config, shape, tensors, metadata)
+            checkpoint.restore(state, self.config, shape, *stored)
         except InputError as error:
             raise InputError(f"{self.path}: {error}") from error
 

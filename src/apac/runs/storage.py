@@ -84,6 +84,8 @@ def read_tensors(
             raise SafetensorError("the header is too large")
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
+            if len(names) > limits.TENSORS:
+                raise SafetensorError("too many tensors")
             check({name: tuple(file.get_slice(name).get_shape()) for name in names})
             return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except ApacError:

@@ -1,0 +1,226 @@
+"""Runs, deformations, ONNX files, checkpoints and scores that ask for too much or are damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from PIL import Image, ImageDraw
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import apac
+from apac import limits
+from apac.errors import Interrupted
+from apac.inference.onnx_export import to_onnx
+from apac.runs.folder import PRETRAINED, checkpoint_path
+from fuzz.mutate import nested
+from fuzz.targets import IMAGES, network
+
+Write = Callable[[Path], object]
+
+FLIPS = [{"kind": "Flip"}]
+DEFORMATIONS: dict[str, Any] = {
+    "Compose 400 deep": nested(400),
+    "Compose of 20,000 parts": {"kind": "Compose", "parts": FLIPS * 20_000},
+    "Elastic, sigma 1e8": {"kind": "Elastic", "sigma": 1e8},
+    "Elastic, sigma 1e308": {"kind": "Elastic", "sigma": 1e308},
+    "TimeWarp, 1e9 parts": {"kind": "TimeWarp", "parts": 1_000_000_000},
+    "FeatureDropout 1e308": {"kind": "FeatureDropout", "p": 1e308},
+    "PerClass, 1e7 classes": {"kind": "PerClass", "by_class": [], "default": FLIPS[0], "classes": 10_000_000},
+}
+RUNS: dict[str, dict[str, Any]] = {
+    "shape 1 × 30000 × 30000": {"image_shape": [1, 30_000, 30_000]},
+    "shape 1 × 2000 × 2000": {"image_shape": [1, 2_000, 2_000]},
+    "resnet for 3 × 4096 × 4096": {"image_shape": [3, 4_096, 4_096], "network": "resnet"},
+    "mnist-mlp of 100,000 classes": {"classes": [str(i) for i in range(100_000)], "network": "mnist-mlp"},
+    "class names, lone surrogates": {"classes": ["\ud800", *"123456789"]},
+    "class names of 1 MB": {"classes": ["x" * 1_000_000, *"123456789"]},
+    "history of 90,000 epochs": {"history": [{"epoch": 1, "loss": 0.0, "seconds": "x"}] * 90_000},
+}
+TEXTS: dict[str, Callable[[], bytes]] = {
+    "10,000 levels": lambda: b"[" * 10_000 + b"]" * 10_000,
+    "2 million values": lambda: b"[" + b"0," * 2_000_000 + b"0]",
+    "33 MB": lambda: b'["' + b"x" * 33_000_000 + b'"]',
+    "250,000 objects": lambda: b"[" + b'{"":0},' * 249_999 + b"{}]",
+    "490,000 keys": lambda: ("{" + ",".join(f'"{i:x}":0' for i in range(490_000)) + "}").encode(),
+    "16 MB of one text": lambda: '["{}\U0001f600"]'.format("x" * 16_000_000).encode(),
+    "3,800 integers of 4,299 digits": lambda: b"[" + b",".join([b"1" * 4_299] * 3_800) + b"]",
+}
+ONNX_PROGRAM = """
+import sys, apac
+try:
+    apac.from_onnx("network.onnx")
+except apac.InputError as error:
+    print(f"apac: {error}", file=sys.stderr)
+    sys.exit(2)
+"""
+ONNX = ("-c", ONNX_PROGRAM)  # no command reads such a file
+CLASSIFY = ("classify", "run", "digit.png")
+TRAIN = ("train", "--deformation", "u.json", "--epochs", "1", "--out", "new")
+EVALUATE = ("evaluate", "mnist-cnn", "--data", "digits", "--passes", "1", "--overwrite")
+
+
+def refused() -> dict[str, tuple[tuple[str, ...], Write]]:
+    """Return, by name, commands that must be refused, and how to write the files that they read."""
+    commands: dict[str, tuple[tuple[str, ...], Write]] = {}
+    for name, make in TEXTS.items():
+        commands[f"run.json: {name}"] = CLASSIFY, _run({}, text=make)
+    commands[f"tuning.json: {name}"] = ("evaluate", "run", "--passes", "1"), _run({}, text=make, file="tuning.json")
+    commands[f"deformation: {name}"] = TRAIN, _text("u.json", make)
+    for name, values in RUNS.items():
+        commands[f"run.json: {name}"] = CLASSIFY, _run(values)
+    for name, deformation in DEFORMATIONS.items():
+        commands[f"deformation: {name}"] = TRAIN, _text("u.json", json.dumps(deformation).encode)
+    commands[f"run.json: {name}"] = CLASSIFY, _run({"deformation": deformation})
+    for name, change in TENSORS.items():
+        commands[f"weights: {name}"] = CLASSIFY, _tensors(change)
+        commands[f"checkpoint: {name}"] = ("train", "--resume", "--out", "run"), _checkpoint(change)
+    networks = {"external data": _external, "100 MB of zeros": _zeros, "100 MB of noise": _noise, "cut": _cut_onnx}
+    for name, write in networks.items():
+        commands[f"onnx: {name}"] = ONNX, write
+    return commands
+
+
+def read() -> dict[str, tuple[tuple[str, ...], Write]]:
+    """Return commands that succeed although a file is damaged: cached scores are computed again."""
+    return {f"scores: {name}": (EVALUATE, _scores(change)) for name, change in TENSORS.items()}
+
+
+def digit(path: Path) -> None:
+    """Write a picture that is read."""
+    picture = Image.new("L", (60, 80), 255)
+    ImageDraw.Draw(picture).line([(10, 10), (50, 20), (20, 70)], fill=0, width=6)
+    picture.save(path)
+
+
+def _run(values: dict[str, Any], text: Callable[[], bytes] | None = None, file: str = "run.json") -> Write:
+    def write(place: Path) -> None:
+        digit(place / "digit.png")
+        run = Path(shutil.copytree(PRETRAINED / "mnist-cnn", place / "run"))
+        if text is not None:
+            (run / file).write_bytes(text())
+        else:
+            (run / file).write_text(json.dumps(json.loads((run / file).read_text()) | values))
+
+    return write
+
+
+def _text(name: str, make: Callable[[], bytes]) -> Write:
+    return lambda place: (place / name).write_bytes(make())
+
+
+# Tensors: each changes a file of tensors that was written before.
+
+
+def _header(path: Path) -> None:
+    size = limits.TENSOR_HEADER_BYTES + (1 << 20)
+    path.write_bytes(size.to_bytes(8, "little") + b"{" + b" " * size)
+
+
+def _many(path: Path) -> None:
+    """Write a header just below the limit, of empty tensors."""
+    tensors = {f"{i:x}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(130_000)}
+    header = json.dumps(tensors, separators=(",", ":")).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+
+
+def _sparse(path: Path) -> None:
+    """Make every tensor 8 GB large, in a file without contents."""
+    header = json.loads(path.read_bytes()[8 : 8 + int.from_bytes(path.read_bytes()[:8], "little")])
+    begin = 0
+    for name in sorted(header.keys() - {"__metadata__"}):
+        header[name] |= {"dtype": "F32", "shape": [2 << 30], "data_offsets": [begin, begin + (8 << 30)]}
+        begin += 8 << 30
+    data = json.dumps(header).encode()
+    path.write_bytes(len(data).to_bytes(8, "little") + data)
+    with path.open("r+b") as file:
+        file.truncate(8 + len(data) + begin)
+
+
+def _nan(path: Path) -> None:
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    save_file({name: torch.full_like(t, torch.nan) for name, t in load_file(path).items()}, path, metadata)
+
+
+def _cut(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+TENSORS: dict[str, Callable[[Path], None]] = {
+    "header of 9 MB": _header,
+    "130,000 tensors": _many,
+    "sparse tensors of 8 GB": _sparse,
+    "NaN": _nan,
+    "cut": _cut,
+}
+
+
+def _tensors(change: Callable[[Path], None]) -> Write:
+    def write(place: Path) -> None:
+        _run({})(place)
+        change(place / "run" / "weights.safetensors")
+
+    return write
+
+
+def _checkpoint(change: Callable[[Path], None]) -> Write:
+    def write(place: Path) -> None:
+        stopped = place.parent / "stopped"  # made once
+        if not stopped.exists():
+            config = apac.TrainConfig(epochs=2)
+            with suppress(Interrupted):
+                apac.train("mnist-cnn", "mnist-5k", config=config, out=stopped / "run", should_stop=lambda: True)
+        shutil.copytree(stopped, place, dirs_exist_ok=True)
+        change(checkpoint_path(place / "run"))
+
+    return write
+
+
+def _scores(change: Callable[[Path], None]) -> Write:
+    def write(place: Path) -> None:
+        evaluated = place.parent / "evaluated"  # made once
+        if not evaluated.exists():
+            for name in ("0", "7"):
+                (evaluated / "digits" / name).mkdir(parents=True)
+                digit(evaluated / "digits" / name / "digit.png")
+            subprocess.run([sys.executable, "-m", "apac", *EVALUATE], cwd=evaluated, check=True, capture_output=True)
+        shutil.copytree(evaluated, place, dirs_exist_ok=True)
+        for path in (place / "mnist-cnn" / "scores").iterdir():
+            change(path)
+
+    return write
+
+
+# ONNX
+
+
+def _external(place: Path) -> None:
+    model = onnx.load_from_string(to_onnx(network(), IMAGES))
+    tensor = model.graph.initializer[0]
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in {"location": "/etc/passwd", "length": str(10**12)}.items():
+        tensor.external_data.add(key=key, value=value)
+    (place / "network.onnx").write_bytes(model.SerializeToString())
+
+
+def _zeros(place: Path) -> None:
+    (place / "network.onnx").write_bytes(bytes(100_000_000))
+
+
+def _noise(place: Path) -> None:
+    (place / "network.onnx").write_bytes(torch.arange(12_500_000).numpy().tobytes())
+
+
+def _cut_onnx(place: Path) -> None:
+    (place / "network.onnx").write_bytes(to_onnx(network(), IMAGES)[:-100])
