@@ -189,3 +189,14 @@ def test_the_file_of_a_digit_may_be_a_large_photograph(tmp_path: Path):
     Image.fromarray(sheet).save(tmp_path / "one.jpg")
     image = read_image(tmp_path / "one.jpg", (1, 28, 28), digit=True)[0]
     assert image.max() == 255 and 40 <= int((image > 127).sum()) <= 90
+
+
+def test_a_damaged_tiff_file_is_refused_without_a_line_of_its_library(tmp_path: Path, capfd):
+    path = tmp_path / "damaged.tif"
+    Image.fromarray(np.arange(64 * 64, dtype=np.uint8).reshape(64, 64)).save(path, compression="tiff_lzw")
+    content = bytearray(path.read_bytes())
+    content[20:200] = b"\xff" * 180
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="cannot be read as an image"):
+        read_image(path, COLOR)
+    assert capfd.readouterr().err == ""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -45,6 +49,8 @@ def load_picture(
     with Image.open(bounded, formats=formats) as file:  # type: ignore[arg-type]
         _check_size(name, file, bounded, max_pixels)
         bounded.allow_pixels()
+        if file.format == "TIFF":
+            _silence_libtiff()
         size = file.size
         reference = min(size) if side is not None and crop else max(size)  # becomes `side` pixels long
         wanted = MAX_SIDE if side is None else MARGIN * side
@@ -89,6 +95,15 @@ def _reduced(name: str, picture: Image.Image, factor: int) -> Image.Image:
         result.paste(part, (0, top // factor))
     assert result is not None
     return result
+
+
+@cache
+def _silence_libtiff() -> None:
+    """Keep the library that Pillow loads from printing what is wrong with a file, which the error says already."""
+    with suppress(OSError, AttributeError):
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        for path in {line.split(maxsplit=5)[5] for line in maps if "/libtiff" in line}:
+            ctypes.CDLL(path).TIFFSetErrorHandler(None)
 
 
 def _check_size(name: str, file: Any, content: BoundedFile, max_pixels: int | None) -> None:
