@@ -9,12 +9,18 @@ from typing import Any
 
 from apac.distributed.claims import Claims
 from apac.distributed.file_list import first_image
-from apac.distributed.job import CLAIMS, FILE, check_folder, described, read_job
+from apac.distributed.job import CLAIMS, FILE, check_folder, check_restart, described, read_job
 from apac.distributed.ranks.group import Group
 
 
 def check_agreement(
-    group: Group, settings: Mapping[str, Any], sources: Sequence[str], out: Path, *, part_size: int | None
+    group: Group,
+    settings: Mapping[str, Any],
+    sources: Sequence[str],
+    out: Path,
+    *,
+    part_size: int | None,
+    is_restart: bool = False,
 ) -> None:
     """Raise the same error on all ranks if they differ in what decides the result, or one of them cannot take part.
 
@@ -24,6 +30,8 @@ def check_agreement(
         return
     first = group.together(lambda: _first_file(sources))
     group.require_same({**described(settings, sources, part_size), "the first file": first})
+    if is_restart:
+        group.together(lambda: check_restart(out, sources))
     group.together(lambda: _check_folder(group.rank, settings, sources, out, part_size))
 
 

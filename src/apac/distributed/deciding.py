@@ -54,12 +54,14 @@ def decide_files(
     part_size: int | None = None,
     rank: int = 0,
     ranks: int = 1,
+    is_restart: bool = False,
     progress: Progress = no_progress,
 ) -> DecidedFiles:
     """Decide all files of the sources, and return when every part is stored in the folder `out`.
 
     Parts that are stored already are skipped, also those of processes that work at the same time. A file that cannot
     be read is a row with the reason. `rank` of `ranks` is a hint where to start; correctness does not depend on it.
+    `is_restart` says that an earlier attempt may have read the standard input.
     """
     if part_size is not None and part_size < 1:
         raise InputError(f"part_size must be an integer of at least 1, got {part_size}.")
@@ -68,7 +70,7 @@ def decide_files(
     check_folder(out)
     settings = settings_of(deciding, reliability, format)
     with Claims(out / CLAIMS) as claims:
-        job = open_job(out, claims, settings, sources, part_size=part_size, is_first=rank == 0)
+        job = open_job(out, claims, settings, sources, part_size=part_size, is_first=rank == 0, is_restart=is_restart)
         board = Board(job, claims, first=rank * job.files.parts // ranks, check=rank == 0, progress=progress)
         if board.is_complete:
             return DecidedFiles(job, 0, 0)

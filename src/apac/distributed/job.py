@@ -8,6 +8,7 @@ import os
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,12 +26,14 @@ from apac.evaluation.reliability import Reliability
 from apac.inference.engine import serves_threads
 from apac.runs.file_classifier import FileClassifier
 from apac.runs.provenance import PACKAGES, installed_version
-from apac.runs.storage import read_json, write_json
+from apac.runs.storage import read_json, write_json, write_text
 
 FILE, CLAIMS, LISTING = "job.json", "claims", "list"
+READING = ".reading"  # marks a folder while the standard input is read, which cannot be done twice
 FORMAT = 1
 REMEDY = "remove the folder and start again"
-POLL = 0.2  # seconds
+POLL, MAX_POLL = 0.2, 5.0  # seconds between two looks, while another process lists the files
+MAX_IDLE = 600.0  # seconds to wait for the first rank, while it does not list
 PROBED = 1000  # files at the start of a list, among which one should exist
 
 
@@ -125,31 +128,57 @@ def open_job(
     *,
     part_size: int | None = None,
     is_first: bool = True,
+    is_restart: bool = False,
     wait: Callable[[float], None] = time.sleep,
 ) -> Job:
     """Return the job in a folder, which this process creates unless another one does.
 
-    The first rank also compares the files with those of the job; the other ranks do not, because listing many files is
-    slow and the list is stored.
+    The first rank also compares the files with those of a job that it finds; the other ranks do not, because listing
+    many files is slow and the list is stored. After a restart the standard input is lost, and the stored list is taken.
 
     Raises:
-        InputError: if the folder has another job; the message names the first difference.
+        InputError: if the folder has another job; the message names the first difference. If the first rank does not
+            store what it reads from the standard input.
     """
+    if is_restart:
+        check_restart(out, sources)
+    must_compare = is_first and (out / FILE).exists() and not (is_restart and STANDARD_INPUT in sources)
     may_list = is_first or STANDARD_INPUT not in sources
+    pause, idle = POLL, 0.0
     while not (out / FILE).exists():
         if may_list and claims.take(LISTING):
             try:
                 if not (out / FILE).exists():
-                    return _create(out, settings, sources, part_size)
+                    with _marked(out, sources):
+                        return _create(out, settings, sources, part_size)
             finally:
                 claims.release(LISTING)
-        wait(POLL)
+        if may_list or claims.is_taken(LISTING):
+            idle = 0.0
+        elif idle >= MAX_IDLE:
+            raise InputError(
+                f"the first rank has not stored the list of files from the standard input in {out} within "
+                f"{MAX_IDLE:.0f} s; see its own message, and start all ranks again."
+            )
+        wait(pause)
+        pause, idle = min(2 * pause, MAX_POLL), idle + pause
     job = _read(out)
     job.check_settings(settings, sources, part_size)
-    if is_first and (change := job.files.first_difference(find_images(sources))):
-        raise _another(out, f"in its list, {change}")
+    if must_compare:
+        with _marked(out, sources):
+            if change := job.files.first_difference(find_images(sources)):
+                raise _another(out, f"in its list, {change}")
     job.check_data()
     return job
+
+
+def check_restart(out: Path, sources: Sequence[str]) -> None:
+    """Raise InputError if a restarted rank needs the standard input, of which an earlier attempt has read a part."""
+    if STANDARD_INPUT in sources and (not (out / FILE).exists() or (out / READING).exists()):
+        raise InputError(
+            "a rank was restarted before the list of files from the standard input was stored, and what it had read "
+            "is lost; write the list to a file and use @list instead of -."
+        )
 
 
 def read_job(out: Path) -> Job:
@@ -171,6 +200,17 @@ def first_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str 
         if theirs.get(name) != ours.get(name):
             return f"its {name} is {stored}, not {wanted}"
     return None
+
+
+@contextmanager
+def _marked(out: Path, sources: Sequence[str]) -> Iterator[None]:
+    """Mark the folder during the block if the standard input is read. The mark stays if the block does not end."""
+    if STANDARD_INPUT not in sources:
+        yield
+        return
+    write_text(out / READING, "")
+    yield
+    (out / READING).unlink(missing_ok=True)
 
 
 def _create(
