@@ -71,7 +71,7 @@ def decide_files(
     settings = settings_of(deciding, reliability, format)
     with Claims(out / CLAIMS) as claims:
         job = open_job(out, claims, settings, sources, part_size=part_size, is_first=rank == 0, is_restart=is_restart)
-        board = Board(job, claims, first=rank * job.files.parts // ranks, check=rank == 0, progress=progress)
+        board = Board(job, claims, start=rank * job.files.parts // ranks, is_first=rank == 0, progress=progress)
         if board.is_complete:
             return DecidedFiles(job, 0, 0)
         prepared = prepare_for(deciding, job.files.count)
