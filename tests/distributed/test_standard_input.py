@@ -13,8 +13,9 @@ from apac.distributed import file_list
 from apac.distributed.agreement import check_agreement
 from apac.distributed.claims import Claims
 from apac.distributed.deciding import decide_files
-from apac.distributed.job import LISTING, MAX_IDLE, open_job, settings_of
+from apac.distributed.job import LISTING, MAX_IDLE, open_job
 from apac.distributed.ranks.group import Group
+from apac.distributed.settings import settings_of
 from commands import refusal, succeed
 from file_jobs import file_classifier, write_images
 from threaded_ranks import on_threads

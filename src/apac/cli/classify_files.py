@@ -71,7 +71,7 @@ def _agreed(
     From then on they do not communicate.
     """
     from apac.distributed.agreement import check_agreement
-    from apac.distributed.job import settings_of
+    from apac.distributed.settings import settings_of
 
     with process_group("cpu") as group:
         deciding, reliability = group.together(load)

@@ -21,7 +21,8 @@ from torch import Tensor
 from apac.data.image_file import without_warnings
 from apac.distributed.board import Board
 from apac.distributed.claims import Claims
-from apac.distributed.job import CLAIMS, Job, check_folder, open_job, settings_of
+from apac.distributed.job import CLAIMS, Job, check_folder, open_job
+from apac.distributed.settings import settings_of
 from apac.distributed.tables import Format, Row, row_of, to_bytes, unreadable_row
 from apac.errors import InputError, require
 from apac.evaluation.records import decision_records
