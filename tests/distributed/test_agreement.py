@@ -83,16 +83,18 @@ def test_another_seed_rule_or_part_size_of_one_rank_is_refused_by_all(images, tm
     assert not (tmp_path / "d").exists()
 
 
-def test_another_version_of_one_rank_is_refused_by_all(images, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("changed", "package"), [("code_version", "apac"), ("installed_version", "torch")])
+def test_another_version_of_one_rank_is_refused_by_all(images, tmp_path, monkeypatch, changed, package):
     settings = settings_of(file_classifier(), None, "csv")
-    monkeypatch.setattr(settings_module, "installed_version", lambda name: "9.9")
-    newer = settings_of(file_classifier(), None, "csv")
+    with monkeypatch.context() as patch:
+        patch.setattr(settings_module, changed, lambda *name: "9.9")
+        newer = settings_of(file_classifier(), None, "csv")
     sentences = refused(
         lambda group: check_agreement(
             group, with_last(group, newer, settings), [str(images)], tmp_path / "d", part_size=None
         )
     )
-    assert sentences[0].startswith("the ranks disagree: version of augmented-pattern-classification is ")
+    assert sentences[0].startswith(f"the ranks disagree: version of {package} is ")
     assert f"on rank 0 and 9.9 on rank 2; {REMEDY}" in sentences[0]
     assert sentences == sentences[:1] * RANKS
 

@@ -64,10 +64,11 @@ def test_other_files_versions_and_parts_are_refused(images, tmp_path, monkeypatc
         decide_files(file_classifier(), [str(images / "a")], tmp_path / "d", rank=1, ranks=2)
     with pytest.raises(apac.InputError, match="its format is csv, not parquet"):
         decide_files(file_classifier(), [str(images)], tmp_path / "d", format="parquet")
-    with monkeypatch.context() as patch:
-        patch.setattr(settings_module, "installed_version", lambda name: "9.9")
-        with pytest.raises(apac.InputError, match=r"its version of augmented-pattern-classification is .*, not 9.9"):
-            decide_files(file_classifier(), [str(images)], tmp_path / "d")
+    for changed, package in (("code_version", "apac"), ("installed_version", "torch")):
+        with monkeypatch.context() as patch:
+            patch.setattr(settings_module, changed, lambda *name: "9.9")
+            with pytest.raises(apac.InputError, match=rf"d has another job: its version of {package} is .*, not 9.9"):
+                decide_files(file_classifier(), [str(images)], tmp_path / "d")
     write_images(images, 8, seed=1)
     with pytest.raises(apac.InputError, match=r"in its list, file 4 is .*b/00001.png, not .*a/00006.png"):
         decide_files(file_classifier(), [str(images)], tmp_path / "d")

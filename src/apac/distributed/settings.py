@@ -18,7 +18,7 @@ from apac.distributed.tables import Format
 from apac.evaluation.reliability import Reliability
 from apac.inference.engine import serves_threads
 from apac.runs.file_classifier import FileClassifier
-from apac.runs.provenance import PACKAGES, installed_version
+from apac.runs.provenance import PACKAGES, code_version, installed_version
 
 
 def settings_of(deciding: FileClassifier, reliability: Reliability | None, format: Format) -> dict[str, Any]:
@@ -40,7 +40,9 @@ def settings_of(deciding: FileClassifier, reliability: Reliability | None, forma
         "temperature": classifier.temperature,
         "deformation": repr(classifier.deformation),
         "evaluation": None if reliability is None else _digest(json.dumps(asdict(reliability), sort_keys=True)),
-        **{f"version of {name}": installed_version(name) for name in (*PACKAGES, "pillow")},
+        # Parts of one job come from one version of the code, also of installations that can be edited.
+        "version of apac": code_version(),
+        **{f"version of {name}": installed_version(name) for name in (*PACKAGES[1:], "pillow")},
     }
     if not (classifier.deformation.thread_safe and serves_threads(classifier.network)):
         settings["number of threads"] = torch.get_num_threads()  # the network's batches and its rounding depend on it
