@@ -5,12 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 import torch
 
 import apac
 from apac.cli.evaluate_images import require_same_evaluation
 from apac.distributed.ranks.group import Group
 from apac.runs import provenance
+from commands import refusal
 from threaded_ranks import on_threads
 
 RANKS = 3
@@ -40,3 +42,20 @@ def test_ranks_with_another_seed_or_another_code_are_refused(monkeypatch):
     monkeypatch.setattr(provenance, "code_version", lambda: next(versions))
     (sentence,) = sentences()
     assert sentence.startswith("the ranks disagree: the version of apac is 0.1 (")
+
+
+@pytest.mark.parametrize(
+    ("port", "sentence"),
+    [
+        (None, "but MASTER_ADDR and MASTER_PORT, by which they meet, are not set; start the command with torchrun"),
+        ("29500", "but MASTER_ADDR, by which they meet, is not set; start the command with torchrun"),
+    ],
+)
+def test_ranks_without_an_address_to_meet_at_are_refused_in_one_sentence(monkeypatch, port, sentence):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    if port is not None:
+        monkeypatch.setenv("MASTER_PORT", port)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert sentence in refusal("evaluate", "mnist-cnn")
