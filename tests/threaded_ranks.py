@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from threading import Barrier
 from typing import Any, TypeVar
 
-from apac.distributed.ranks.group import Group
+from apac.distributed.ranks.group import Group, _outcome, agreed
 
 Result = TypeVar("Result")
 
@@ -28,7 +28,10 @@ class ThreadedGroup(Group):
         return values
 
     def on_first(self, action: Callable[[], Result]) -> Result:
-        return self.gather(action() if self.first else None)[0]  # type: ignore[no-any-return]
+        value, failure = self.gather(_outcome(action) if self.first else None)[0]
+        if failure is not None:
+            raise agreed(failure)
+        return value  # type: ignore[no-any-return]
 
 
 def on_threads(size: int, function: Callable[[Group], Result]) -> list[Result]:

@@ -24,8 +24,9 @@ class Decide:
         self.classifier = self.run.classifier()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        pixels = torch.from_numpy(np.stack(batch["image"])).permute(0, 3, 1, 2)  # (N, C, H, W) uint8
-        decision = self.classifier.decide(self.run.normalize(pixels))
+        pixels = torch.from_numpy(np.stack(batch["image"]))  # uint8 (N, H, W, 3), or (N, H, W) if they are gray
+        images = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)  # (N, C, H, W)
+        decision = self.classifier.decide(self.run.normalize(images))
         return {
             "path": batch["path"],
             "label": np.array([self.run.classes[label] if label >= 0 else "" for label in decision.labels]),

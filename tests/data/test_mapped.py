@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -134,6 +136,18 @@ def test_a_disk_that_fills_leaves_nothing(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(mapped, "image_digest", full)
     with pytest.raises(apac.StorageError, match="No space left on device; nothing is left"):
+        load(folder, size=8, cache=tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_description_that_is_not_written_leaves_no_pixels(folder, tmp_path, monkeypatch, error):
+    def fails(payload: object) -> str:
+        assert list((tmp_path / "cache").glob("*.u8"))  # the pixels are written
+        raise error
+
+    monkeypatch.setattr(mapped, "json", SimpleNamespace(loads=json.loads, dumps=fails))
+    with pytest.raises((apac.StorageError, KeyboardInterrupt)):
         load(folder, size=8, cache=tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
 

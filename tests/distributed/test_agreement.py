@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import apac
-from apac.distributed import agreement
+from apac.distributed import file_list
 from apac.distributed import job as job_module
+from apac.distributed import settings as settings_module
 from apac.distributed.agreement import check_agreement
 from apac.distributed.deciding import decide_files
-from apac.distributed.job import settings_of
 from apac.distributed.ranks.group import Group
+from apac.distributed.settings import settings_of
 from apac.runs.file_classifier import FileClassifier
 from file_jobs import file_classifier, seeded, write_images
 from threaded_ranks import on_threads
@@ -79,26 +83,28 @@ def test_another_seed_rule_or_part_size_of_one_rank_is_refused_by_all(images, tm
     assert not (tmp_path / "d").exists()
 
 
-def test_another_version_of_one_rank_is_refused_by_all(images, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("changed", "package"), [("code_version", "apac"), ("installed_version", "torch")])
+def test_another_version_of_one_rank_is_refused_by_all(images, tmp_path, monkeypatch, changed, package):
     settings = settings_of(file_classifier(), None, "csv")
-    monkeypatch.setattr(job_module, "installed_version", lambda name: "9.9")
-    newer = settings_of(file_classifier(), None, "csv")
+    with monkeypatch.context() as patch:
+        patch.setattr(settings_module, changed, lambda *name: "9.9")
+        newer = settings_of(file_classifier(), None, "csv")
     sentences = refused(
         lambda group: check_agreement(
             group, with_last(group, newer, settings), [str(images)], tmp_path / "d", part_size=None
         )
     )
-    assert sentences[0].startswith("the ranks disagree: version of augmented-pattern-classification is ")
+    assert sentences[0].startswith(f"the ranks disagree: version of {package} is ")
     assert f"on rank 0 and 9.9 on rank 2; {REMEDY}" in sentences[0]
     assert sentences == sentences[:1] * RANKS
 
 
 def test_other_data_of_one_rank_are_refused_by_all(images, tmp_path, monkeypatch):
-    sizes = iter((10, 10, 20))
-    monkeypatch.setattr(agreement, "getsize", lambda path: next(sizes))
+    sizes = iter((10, 10, 20, 10))  # found by the first rank, and seen by all
+    seen = SimpleNamespace(path=os.path, stat=lambda path: SimpleNamespace(st_size=next(sizes)))
+    monkeypatch.setattr(job_module, "os", seen)
     (sentence,) = set(refused(lambda group: agree(group, tmp_path / "d", [images])))
-    assert sentence.startswith("the ranks disagree: the first file is ")
-    assert "00000.png of 10 bytes on rank" in sentence
+    assert re.match(r"on rank . of 3, the data differ from those of the job: .*\.png has 20 bytes, not 10\.", sentence)
 
 
 def test_a_rank_without_the_data_or_that_cannot_write_is_refused_by_all(images, tmp_path):
@@ -127,6 +133,27 @@ def test_another_job_in_the_folder_is_refused_by_all(images, tmp_path):
     (images / "a" / "00000.png").write_bytes(b"other data")
     (sentence,) = set(refused(lambda group: agree(group, tmp_path / "d", [images])))
     assert "the data differ from those of the job" in sentence
+
+
+def test_a_folder_is_not_listed_by_every_rank(images, tmp_path, monkeypatch):
+    looked = []
+
+    def scandir(folder: str) -> Any:
+        looked.append(folder)
+        return os.scandir(folder)
+
+    monkeypatch.setattr(file_list, "os", SimpleNamespace(path=os.path, scandir=scandir))
+    assert refused(lambda group: agree(group, tmp_path / "d", [images])) == [""] * RANKS
+    assert len(looked) == 2  # the folder and one of its subfolders, by one rank
+
+
+def test_a_folder_that_the_first_rank_cannot_list_is_refused_by_all(images, tmp_path, monkeypatch):
+    def scandir(folder: str) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(file_list, "os", SimpleNamespace(path=os.path, scandir=scandir))
+    (sentence,) = set(refused(lambda group: agree(group, tmp_path / "d", [images])))
+    assert sentence == f"the folder {images} cannot be listed: Permission denied."
 
 
 def test_patterns_and_the_standard_input_are_not_listed_by_every_rank(images, tmp_path):

@@ -6,6 +6,7 @@ import csv
 import logging
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -133,6 +134,7 @@ def test_a_damaged_part_is_made_again_and_logged(images, whole, tmp_path, caplog
         apac.InputError, match=r"of 6 parts, part 1 \(damaged\), part 2 \(damaged\), part 3 \(damaged\)"
     ):
         merge_parts(out, tmp_path / "all.csv")
+    assert not list(tmp_path.glob("*all.csv*"))
     with caplog.at_level(logging.WARNING, "apac"):
         done = decide_files(file_classifier(), [str(images)], out, part_size=PART)
     assert [record.getMessage() for record in caplog.records] == [
@@ -159,6 +161,22 @@ def test_merging_names_what_is_missing(images, tmp_path, monkeypatch):
 
 def stop(self: Board, part: int, content: bytes) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_merging_reads_each_part_once(images, whole, tmp_path, monkeypatch, format):
+    decide_files(file_classifier(), [str(images)], tmp_path / "d", part_size=PART, format=format)
+    opened: Counter[str] = Counter()
+    open_path = Path.open
+
+    def opening(self: Path, *arguments: Any, **options: Any) -> Any:
+        opened[self.suffix] += self.parent.name == "parts"
+        return open_path(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", opening)
+    merge_parts(tmp_path / "d", tmp_path / "d.csv")
+    assert opened[f".{format}"] == 6
+    assert (tmp_path / "d.csv").read_bytes() == whole
 
 
 def test_parquet_parts_hold_the_same_values_and_join_to_the_same_file(images, whole, tmp_path):

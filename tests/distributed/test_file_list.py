@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import tracemalloc
+from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import pytest
 import apac
 from apac.data.folder_files import image_files
 from apac.distributed import file_list
-from apac.distributed.file_list import FileList, find_images, store_list
+from apac.distributed.file_list import FileList, any_image, find_images, store_list
 
 PATHS = ["a/1.png", "a/1.png", "line\nbreak.png", os.fsdecode(b"latin-\xe9.png"), "b/2.jpg"]
 
@@ -77,6 +78,31 @@ def test_a_source_that_does_not_exist_is_refused(tmp_path, monkeypatch, source, 
     Path("nul").write_bytes(b"1.png\0002.png\n")
     with pytest.raises(apac.InputError, match=sentence):
         list(find_images([source]))
+
+
+def test_any_image_is_found_without_listing_a_folder(folder, tmp_path, monkeypatch):
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(50):
+        (many / f"{number}.png").touch()
+    entries, taken = os.scandir(many), []
+
+    class Listing:
+        def __enter__(self) -> Iterator[os.DirEntry[str]]:
+            return (taken.append(entry) or entry for entry in entries)  # type: ignore[func-returns-value]
+
+        def __exit__(self, *error: object) -> None:
+            entries.close()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_list, "os", SimpleNamespace(path=os.path, scandir=lambda folder: Listing()))
+        assert any_image([str(many)]) == taken[0].path
+        assert len(taken) == 1
+    (tmp_path / "list").write_text("one.png\n")
+    (tmp_path / "none").mkdir()
+    assert any_image([str(folder)]) in list(find_images([str(folder)]))
+    assert any_image(["-", f"{folder}/*.png", str(tmp_path / "none"), f"@{tmp_path}/list"]) == "one.png"
+    assert any_image(["-", f"{folder}/*.png"]) is None
 
 
 def test_parts_are_read_by_themselves_with_any_name(tmp_path):

@@ -11,10 +11,12 @@ import torch
 
 import apac
 from apac.distributed import job as job_module
+from apac.distributed import settings as settings_module
 from apac.distributed.claims import Claims
 from apac.distributed.deciding import decide_files
-from apac.distributed.file_list import store_list
-from apac.distributed.job import open_job, settings_of
+from apac.distributed.file_list import find_images, store_list
+from apac.distributed.job import LISTING, open_job
+from apac.distributed.settings import settings_of
 from apac.runs.file_classifier import FileClassifier
 from file_jobs import file_classifier, write_images
 
@@ -62,10 +64,11 @@ def test_other_files_versions_and_parts_are_refused(images, tmp_path, monkeypatc
         decide_files(file_classifier(), [str(images / "a")], tmp_path / "d", rank=1, ranks=2)
     with pytest.raises(apac.InputError, match="its format is csv, not parquet"):
         decide_files(file_classifier(), [str(images)], tmp_path / "d", format="parquet")
-    with monkeypatch.context() as patch:
-        patch.setattr(job_module, "installed_version", lambda name: "9.9")
-        with pytest.raises(apac.InputError, match=r"its version of augmented-pattern-classification is .*, not 9.9"):
-            decide_files(file_classifier(), [str(images)], tmp_path / "d")
+    for changed, package in (("code_version", "apac"), ("installed_version", "torch")):
+        with monkeypatch.context() as patch:
+            patch.setattr(settings_module, changed, lambda *name: "9.9")
+            with pytest.raises(apac.InputError, match=rf"d has another job: its version of {package} is .*, not 9.9"):
+                decide_files(file_classifier(), [str(images)], tmp_path / "d")
     write_images(images, 8, seed=1)
     with pytest.raises(apac.InputError, match=r"in its list, file 4 is .*b/00001.png, not .*a/00006.png"):
         decide_files(file_classifier(), [str(images)], tmp_path / "d")
@@ -140,6 +143,23 @@ def test_a_rank_that_must_not_list_waits_for_the_one_that_does(images, tmp_path)
     with Claims(tmp_path / "d" / "claims") as claims:
         job = open_job(tmp_path / "d", claims, settings, ["-"], is_first=False, wait=wait)
     assert (len(waits), job.files.count) == (1, 6)
+
+
+def test_the_first_rank_does_not_list_again_what_another_rank_lists_meanwhile(images, tmp_path, monkeypatch):
+    settings = settings_of(file_classifier(), None, "csv")
+    listed: list[object] = []
+    monkeypatch.setattr(job_module, "find_images", lambda sources: listed.append(sources) or find_images(sources))
+
+    def wait(seconds: float) -> None:  # until another rank, which has claimed the listing, has stored it
+        other.release(LISTING)
+        open_job(tmp_path / "d", other, settings, [str(images)], is_first=False)
+
+    with Claims(tmp_path / "d" / "claims") as other, Claims(tmp_path / "d" / "claims") as claims:
+        assert other.take(LISTING)
+        assert open_job(tmp_path / "d", claims, settings, [str(images)], wait=wait).files.count == 6
+        assert len(listed) == 1
+        open_job(tmp_path / "d", claims, settings, [str(images)])  # an older job is compared
+        assert len(listed) == 2
 
 
 def test_a_full_disk_is_one_sentence_and_the_job_continues_when_there_is_space(images, tmp_path):

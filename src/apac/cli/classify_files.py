@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apac.cli.ranks import process_group, rank_and_size, started_by_agent
+from apac.cli.ranks import is_restart, process_group, rank_and_size, started_by_agent
 from apac.cli.signals import interrupt_on_signal
 from apac.cli.terminal import show_progress
 from apac.errors import Interrupted
@@ -28,12 +28,16 @@ def classify_files(
 ) -> None:
     """Decide the files by what `load` returns, and say how to join the parts."""
     from apac.distributed.deciding import decide_files
+    from apac.distributed.ranks.group import Group
 
     rank, ranks = rank_and_size()
     format: Format = "parquet" if parquet else "csv"
     with interrupt_on_signal(), show_progress() as progress:
         try:
-            deciding, reliability = _agreed(load, sources, out, format, part_size) if started_by_agent() else load()
+            if started_by_agent():
+                deciding, reliability, again = _agreed(load, sources, out, format, part_size)
+            else:
+                (deciding, reliability), again = load(), is_restart(Group())
             done = decide_files(
                 deciding,
                 sources,
@@ -43,6 +47,7 @@ def classify_files(
                 part_size=part_size,
                 rank=rank,
                 ranks=ranks,
+                is_restart=again,
                 progress=progress if rank == 0 else no_progress,
             )
         except KeyboardInterrupt:
@@ -60,12 +65,16 @@ def _agreed(
     out: Path,
     format: Format,
     part_size: int | None,
-) -> tuple[FileClassifier, Reliability | None]:
-    """Return what `load` returns, after the ranks of torchrun have agreed; from then on they do not communicate."""
+) -> tuple[FileClassifier, Reliability | None, bool]:
+    """Return what `load` returns and whether a rank was restarted, after the ranks of torchrun have agreed.
+
+    From then on they do not communicate.
+    """
     from apac.distributed.agreement import check_agreement
-    from apac.distributed.job import settings_of
+    from apac.distributed.settings import settings_of
 
     with process_group("cpu") as group:
         deciding, reliability = group.together(load)
-        check_agreement(group, settings_of(deciding, reliability, format), sources, out, part_size=part_size)
-    return deciding, reliability
+        settings, again = settings_of(deciding, reliability, format), is_restart(group)
+        check_agreement(group, settings, sources, out, part_size=part_size, is_restart=again)
+    return deciding, reliability, again

@@ -83,12 +83,14 @@ def require_same_evaluation(
 ) -> None:
     """Raise InputError on all ranks if they do not have the same options, run and images."""
     from apac.evaluation.score_cache import cache_key
+    from apac.runs.provenance import code_version
 
     if group.size == 1:
         return
     count = 0 if held_out is None else len(held_out[0])
-    digest = cache_key(classifier, tested.images)  # also of the versions
+    digest = cache_key(classifier, tested.images)  # also of the version of torch
     described = {
+        "the version of apac": code_version(),
         "seed": classifier.seed,
         "the rule": classifier.rule,
         **options,

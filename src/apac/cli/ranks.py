@@ -65,6 +65,11 @@ def process_group(device: str | None = None) -> Iterator[Group]:
     if not started_by_torchrun():
         yield Group()
         return
+    if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        raise InputError(
+            f"RANK and WORLD_SIZE name several ranks, but {' and '.join(missing)}, by which they meet, "
+            f"{'are' if len(missing) > 1 else 'is'} not set; start the command with torchrun, or unset all of them."
+        )
     import torch
 
     on_gpu = torch.cuda.is_available() and (device is None or device.startswith("cuda"))

@@ -160,9 +160,13 @@ def write_file(
             description.unlink(missing_ok=True)
             temporary.replace(path)
         payload = {"format": FORMAT, "source": source, "shape": shape, "read": read, "labels": labels}
-        with temporary_beside(description) as temporary:
-            temporary.write_text(json.dumps(payload | {"digests": digests}))
-            temporary.replace(description)
+        try:
+            with temporary_beside(description) as temporary:
+                temporary.write_text(json.dumps(payload | {"digests": digests}))
+                temporary.replace(description)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise StorageError(
             f"could not write the cache {path}: {error.strerror or error}; nothing is left of it. Choose another "

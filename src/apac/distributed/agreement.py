@@ -3,36 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os.path import exists, getsize
 from pathlib import Path
 from typing import Any
 
 from apac.distributed.claims import Claims
-from apac.distributed.file_list import first_image
-from apac.distributed.job import CLAIMS, FILE, check_folder, described, read_job
+from apac.distributed.file_list import any_image, check_sources
+from apac.distributed.job import (
+    CLAIMS,
+    FILE,
+    Probe,
+    check_folder,
+    check_probe,
+    check_restart,
+    probe_of,
+    read_job,
+)
 from apac.distributed.ranks.group import Group
+from apac.distributed.settings import described
 
 
 def check_agreement(
-    group: Group, settings: Mapping[str, Any], sources: Sequence[str], out: Path, *, part_size: int | None
+    group: Group,
+    settings: Mapping[str, Any],
+    sources: Sequence[str],
+    out: Path,
+    *,
+    part_size: int | None,
+    is_restart: bool = False,
 ) -> None:
     """Raise the same error on all ranks if they differ in what decides the result, or one of them cannot take part.
 
-    Files are not listed: of the data, the first file and its size are compared, and what a stored job tells.
+    Files are not listed: the first rank finds a file, and the others compare its size.
     """
     if group.size == 1:
         return
-    first = group.together(lambda: _first_file(sources))
-    group.require_same({**described(settings, sources, part_size), "the first file": first})
+    group.together(lambda: check_sources(sources))
+    group.require_same(described(settings, sources, part_size))
+    probe = group.on_first(lambda: _any_file(sources))
+    group.together(lambda: check_probe(probe))
+    if is_restart:
+        group.together(lambda: check_restart(out, sources))
     group.together(lambda: _check_folder(group.rank, settings, sources, out, part_size))
 
 
-def _first_file(sources: Sequence[str]) -> str | None:
-    """Return the first file and its size. InputError is raised if this rank does not have the sources."""
-    first = first_image(sources)
-    if first is None or not exists(first):
-        return first
-    return f"{first} of {getsize(first):,} bytes"
+def _any_file(sources: Sequence[str]) -> Probe | None:
+    """Return a file of the sources. InputError is raised if this rank does not have them."""
+    found = any_image(sources)
+    return None if found is None else probe_of([found])
 
 
 def _check_folder(

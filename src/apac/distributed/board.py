@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 
 from apac.distributed.claims import Claims
 from apac.distributed.job import Job
 from apac.progress import Progress
 
 CLAIMED_PER_LOOK = 64  # parts of other processes that are looked at in a row
+MIN_INTERVAL = 15.0  # seconds between two looks at the whole folder
+MAX_SHARE = 0.01  # of the time, for such looks: a folder may have 200,000 files
 
 
 class Board:
     """The parts that are not stored yet, as far as this process knows."""
 
-    def __init__(self, job: Job, claims: Claims, *, first: int, check: bool, progress: Progress) -> None:
+    def __init__(
+        self,
+        job: Job,
+        claims: Claims,
+        *,
+        start: int,
+        is_first: bool,
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with the part `start`. The first rank checks the parts and follows those of the others for all."""
         self._job, self._parts, self._claims, self._progress = job, job.parts, claims, progress
-        if check:
+        self._follows, self._clock, self._next_look = is_first, clock, 0.0
+        if is_first:
             list(self._parts.discard_damaged())
-        stored = self._parts.complete()
-        numbers = (*range(first, self._parts.count), *range(first))
-        self._left: deque[int] = deque(part for part in numbers if part not in stored)
-        self._files_done = sum(map(job.files.files_of, stored))
+        self._left: deque[int] = deque((*range(start, self._parts.count), *range(start)))
+        self._files_done = 0
         self._own = 0  # parts that this process has claimed and not stored
-        self._report()
+        self._look()
 
     @property
     def is_complete(self) -> bool:
@@ -31,6 +44,8 @@ class Board:
 
     def claim(self) -> int | None:
         """Claim the next part that is neither stored nor claimed, or return None if there is none at the moment."""
+        if self._follows and self._clock() >= self._next_look:
+            self._look()
         claimed_by_others = 0
         while self._left and claimed_by_others < CLAIMED_PER_LOOK:
             part = self._left.popleft()
@@ -56,6 +71,16 @@ class Board:
         """Note that an own part is stored."""
         self._own -= 1
         self._add(part)
+
+    def _look(self) -> None:
+        """Count the parts that other processes have stored since the last look."""
+        began = self._clock()
+        stored = self._parts.complete()
+        self._files_done += sum(self._job.files.files_of(part) for part in self._left if part in stored)
+        self._left = deque(part for part in self._left if part not in stored)
+        ended = self._clock()
+        self._next_look = ended + max(MIN_INTERVAL, (ended - began) / MAX_SHARE)
+        self._report()
 
     def _add(self, part: int) -> None:
         self._files_done += self._job.files.files_of(part)

@@ -78,6 +78,10 @@ class Claims:
             return True
         return False
 
+    def is_taken(self, name: str) -> bool:
+        """Return whether a living process, as far as is known, has claimed a name."""
+        return not self._is_dead(name)
+
     def release(self, name: str) -> None:
         """Give up a claim, after its work is stored."""
         with self._releasing:

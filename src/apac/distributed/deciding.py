@@ -21,7 +21,8 @@ from torch import Tensor
 from apac.data.image_file import without_warnings
 from apac.distributed.board import Board
 from apac.distributed.claims import Claims
-from apac.distributed.job import CLAIMS, Job, check_folder, open_job, settings_of
+from apac.distributed.job import CLAIMS, Job, check_folder, open_job
+from apac.distributed.settings import settings_of
 from apac.distributed.tables import Format, Row, row_of, to_bytes, unreadable_row
 from apac.errors import InputError, require
 from apac.evaluation.records import decision_records
@@ -54,12 +55,14 @@ def decide_files(
     part_size: int | None = None,
     rank: int = 0,
     ranks: int = 1,
+    is_restart: bool = False,
     progress: Progress = no_progress,
 ) -> DecidedFiles:
     """Decide all files of the sources, and return when every part is stored in the folder `out`.
 
     Parts that are stored already are skipped, also those of processes that work at the same time. A file that cannot
     be read is a row with the reason. `rank` of `ranks` is a hint where to start; correctness does not depend on it.
+    `is_restart` says that an earlier attempt may have read the standard input.
     """
     if part_size is not None and part_size < 1:
         raise InputError(f"part_size must be an integer of at least 1, got {part_size}.")
@@ -68,8 +71,8 @@ def decide_files(
     check_folder(out)
     settings = settings_of(deciding, reliability, format)
     with Claims(out / CLAIMS) as claims:
-        job = open_job(out, claims, settings, sources, part_size=part_size, is_first=rank == 0)
-        board = Board(job, claims, first=rank * job.files.parts // ranks, check=rank == 0, progress=progress)
+        job = open_job(out, claims, settings, sources, part_size=part_size, is_first=rank == 0, is_restart=is_restart)
+        board = Board(job, claims, start=rank * job.files.parts // ranks, is_first=rank == 0, progress=progress)
         if board.is_complete:
             return DecidedFiles(job, 0, 0)
         prepared = prepare_for(deciding, job.files.count)

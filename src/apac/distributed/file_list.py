@@ -55,11 +55,29 @@ def find_images(sources: Sequence[str]) -> Iterator[str]:
             )
 
 
-def first_image(sources: Sequence[str]) -> str | None:
-    """Return the first file of the sources, or None if that needs the standard input or all matches of a pattern."""
-    if any(source == STANDARD_INPUT or (glob.has_magic(source) and not os.path.exists(source)) for source in sources):
-        return None
-    return next(find_images(sources), None)
+def check_sources(sources: Sequence[str]) -> None:
+    """Raise InputError if a source is not there. Nothing is listed, and the standard input is not read."""
+    for source in sources:
+        if source != STANDARD_INPUT and not os.path.exists(source) and not _is_pattern(source):
+            next(find_images([source]), None)
+
+
+def any_image(sources: Sequence[str]) -> str | None:
+    """Return one of the files, or None. No folder is listed, and neither the standard input nor a pattern is tried."""
+    for source in sources:
+        if os.path.isdir(source):
+            found = _any_in(str(Path(source)))
+        elif source == STANDARD_INPUT or _is_pattern(source):
+            found = None
+        else:
+            found = next(find_images([source]), None)
+        if found is not None:
+            return found
+    return None
+
+
+def _is_pattern(source: str) -> bool:
+    return glob.has_magic(source) and not source.startswith("@") and not os.path.exists(source)
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:
@@ -78,13 +96,27 @@ def _walk(folder: str) -> Iterator[str]:
         with os.scandir(folder) as entries:
             found = sorted((entry for entry in entries if _may_hold_images(entry)), key=lambda entry: entry.name)
     except OSError as error:
-        raise InputError(f"the folder {folder} cannot be listed: {error.strerror or error}.") from error
+        raise _not_listed(folder, error) from error
     for entry in found:
         path = entry.name if folder == "." else entry.path
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(path)
         else:
             yield path
+
+
+def _any_in(folder: str) -> str | None:
+    """Return one of the images that `_walk` yields, whichever the file system names first."""
+    subfolders = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in filter(_may_hold_images, entries):
+                if not entry.is_dir(follow_symlinks=False):
+                    return entry.path
+                subfolders.append(entry.path)
+    except OSError as error:
+        raise _not_listed(folder, error) from error
+    return next((found for subfolder in subfolders if (found := _any_in(subfolder)) is not None), None)
 
 
 def _may_hold_images(entry: os.DirEntry[str]) -> bool:
@@ -178,6 +210,10 @@ def store_list(folder: Path, paths: Iterable[str], part_size: int | None = None)
     starts = array("Q", [*offsets[:-1:merged], offsets[-1]])
     write_atomically(folder / OFFSETS, lambda temporary: temporary.write_bytes(starts.tobytes()))
     return FileList(folder, count, digest.hexdigest(), step * merged)
+
+
+def _not_listed(folder: str, error: OSError) -> InputError:
+    return InputError(f"the folder {folder} cannot be listed: {error.strerror or error}.")
 
 
 def _damaged(folder: Path) -> StorageError:

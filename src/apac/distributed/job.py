@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from apac.distributed.claims import Claims
 from apac.distributed.file_list import NAMES, OFFSETS, STANDARD_INPUT, FileList, find_images, store_list
 from apac.distributed.parts import Parts
+from apac.distributed.settings import absolute_source, described, first_difference
 from apac.distributed.tables import Format
 from apac.errors import InputError, StorageError
-from apac.evaluation.reliability import Reliability
-from apac.inference.engine import serves_threads
-from apac.runs.file_classifier import FileClassifier
-from apac.runs.provenance import PACKAGES, installed_version
-from apac.runs.storage import read_json, write_json
+from apac.runs.storage import read_json, write_json, write_text
 
 FILE, CLAIMS, LISTING = "job.json", "claims", "list"
+READING = ".reading"  # marks a folder while the standard input is read, which cannot be done twice
 FORMAT = 1
 REMEDY = "remove the folder and start again"
-POLL = 0.2  # seconds
+POLL, MAX_POLL = 0.2, 5.0  # seconds between two looks, while another process lists the files
+MAX_IDLE = 600.0  # seconds to wait for the first rank, while it does not list
 PROBED = 1000  # files at the start of a list, among which one should exist
+Probe = tuple[str, int]  # a file and its size
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,7 @@ class Job:
     sources: tuple[str, ...]  # absolute
     working_folder: str | None  # to which paths of the list are relative; None if they are absolute
     files: FileList
-    probe: tuple[str, int] | None  # a file of the list and its size, which every machine must see
+    probe: Probe | None  # a file of the list, which every machine must see
 
     @property
     def format(self) -> Format:
@@ -67,44 +62,28 @@ class Job:
 
     def check_data(self) -> None:
         """Raise InputError if this machine does not see the files."""
-        if self.probe is None:
-            return
-        path, size = self.probe
-        try:
-            found = os.stat(path).st_size
-        except OSError as error:
-            raise InputError(
-                f"this machine does not have the data of the job: {path} cannot be read ({error.strerror or error}); "
-                f"make the same files available on every machine."
-            ) from error
-        if found != size:
-            raise InputError(f"the data differ from those of the job: {path} has {found:,} bytes, not {size:,}.")
+        check_probe(self.probe)
 
 
-def settings_of(deciding: FileClassifier, reliability: Reliability | None, format: Format) -> dict[str, Any]:
-    """Describe what decides the result, apart from the files."""
-    classifier = deciding.classifier
-    settings: dict[str, Any] = {
-        "format": format,
-        "network": _network_digest(deciding),
-        "classes": list(deciding.classes),
-        "image shape": list(deciding.image_shape),
-        "fit": deciding.fit,
-        "digits": deciding.digits,
-        "max pixels": deciding.max_pixels,
-        "plain": deciding.plain is not None,
-        "rule": repr(classifier.rule),
-        "seed": classifier.seed,
-        "combine": classifier.combine,
-        "strength": deciding.strength,
-        "temperature": classifier.temperature,
-        "deformation": repr(classifier.deformation),
-        "evaluation": None if reliability is None else _digest(json.dumps(asdict(reliability), sort_keys=True)),
-        **{f"version of {name}": installed_version(name) for name in (*PACKAGES, "pillow")},
-    }
-    if not (classifier.deformation.thread_safe and serves_threads(classifier.network)):
-        settings["number of threads"] = torch.get_num_threads()  # the network's batches and its rounding depend on it
-    return json.loads(json.dumps(settings))  # type: ignore[no-any-return]  # tuples as lists, as they are read again
+def probe_of(paths: Iterable[str]) -> Probe | None:
+    """Return the first of the files that exists, with its size."""
+    return next(((path, os.stat(path).st_size) for path in paths if os.path.exists(path)), None)
+
+
+def check_probe(probe: Probe | None) -> None:
+    """Raise InputError if this machine does not see a file as another one does."""
+    if probe is None:
+        return
+    path, size = probe
+    try:
+        found = os.stat(path).st_size
+    except OSError as error:
+        raise InputError(
+            f"this machine does not have the data of the job: {path} cannot be read ({error.strerror or error}); "
+            f"make the same files available on every machine."
+        ) from error
+    if found != size:
+        raise InputError(f"the data differ from those of the job: {path} has {found:,} bytes, not {size:,}.")
 
 
 def check_folder(out: Path) -> None:
@@ -125,31 +104,57 @@ def open_job(
     *,
     part_size: int | None = None,
     is_first: bool = True,
+    is_restart: bool = False,
     wait: Callable[[float], None] = time.sleep,
 ) -> Job:
     """Return the job in a folder, which this process creates unless another one does.
 
-    The first rank also compares the files with those of the job; the other ranks do not, because listing many files is
-    slow and the list is stored.
+    The first rank also compares the files with those of a job that it finds; the other ranks do not, because listing
+    many files is slow and the list is stored. After a restart the standard input is lost, and the stored list is taken.
 
     Raises:
-        InputError: if the folder has another job; the message names the first difference.
+        InputError: if the folder has another job; the message names the first difference. If the first rank does not
+            store what it reads from the standard input.
     """
+    if is_restart:
+        check_restart(out, sources)
+    must_compare = is_first and (out / FILE).exists() and not (is_restart and STANDARD_INPUT in sources)
     may_list = is_first or STANDARD_INPUT not in sources
+    pause, idle = POLL, 0.0
     while not (out / FILE).exists():
         if may_list and claims.take(LISTING):
             try:
                 if not (out / FILE).exists():
-                    return _create(out, settings, sources, part_size)
+                    with _marked(out, sources):
+                        return _create(out, settings, sources, part_size)
             finally:
                 claims.release(LISTING)
-        wait(POLL)
+        if may_list or claims.is_taken(LISTING):
+            idle = 0.0
+        elif idle >= MAX_IDLE:
+            raise InputError(
+                f"the first rank has not stored the list of files from the standard input in {out} within "
+                f"{MAX_IDLE:.0f} s; see its own message, and start all ranks again."
+            )
+        wait(pause)
+        pause, idle = min(2 * pause, MAX_POLL), idle + pause
     job = _read(out)
     job.check_settings(settings, sources, part_size)
-    if is_first and (change := job.files.first_difference(find_images(sources))):
-        raise _another(out, f"in its list, {change}")
+    if must_compare:
+        with _marked(out, sources):
+            if change := job.files.first_difference(find_images(sources)):
+                raise _another(out, f"in its list, {change}")
     job.check_data()
     return job
+
+
+def check_restart(out: Path, sources: Sequence[str]) -> None:
+    """Raise InputError if a restarted rank needs the standard input, of which an earlier attempt has read a part."""
+    if STANDARD_INPUT in sources and (not (out / FILE).exists() or (out / READING).exists()):
+        raise InputError(
+            "a rank was restarted before the list of files from the standard input was stored, and what it had read "
+            "is lost; write the list to a file and use @list instead of -."
+        )
 
 
 def read_job(out: Path) -> Job:
@@ -159,18 +164,15 @@ def read_job(out: Path) -> Job:
     return _read(out)
 
 
-def described(settings: Mapping[str, Any], sources: Sequence[str], part_size: int | None) -> dict[str, Any]:
-    """Return what decides the result and how it is divided."""
-    return {**settings, "part size": part_size, "list of sources": [_absolute(source) for source in sources]}
-
-
-def first_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
-    """Name the first setting that differs, with both values."""
-    for name in (*theirs, *ours):
-        stored, wanted = (textwrap.shorten(str(values.get(name)), 200) for values in (theirs, ours))
-        if theirs.get(name) != ours.get(name):
-            return f"its {name} is {stored}, not {wanted}"
-    return None
+@contextmanager
+def _marked(out: Path, sources: Sequence[str]) -> Iterator[None]:
+    """Mark the folder during the block if the standard input is read. The mark stays if the block does not end."""
+    if STANDARD_INPUT not in sources:
+        yield
+        return
+    write_text(out / READING, "")
+    yield
+    (out / READING).unlink(missing_ok=True)
 
 
 def _create(
@@ -180,7 +182,7 @@ def _create(
     part_size: int | None,
 ) -> Job:
     relative = False
-    absolute = tuple(map(_absolute, sources))
+    absolute = tuple(map(absolute_source, sources))
 
     def listed() -> Iterator[str]:
         nonlocal relative
@@ -189,7 +191,7 @@ def _create(
             yield path
 
     files = store_list(out, listed(), part_size)
-    probe = next(((path, os.stat(path).st_size) for path in islice(files, PROBED) if os.path.exists(path)), None)
+    probe = probe_of(islice(files, PROBED))
     working_folder = os.getcwd() if relative else None
     job = Job(settings, absolute, working_folder, files, probe)
     write_json(
@@ -227,25 +229,3 @@ def _read(out: Path) -> Job:
 
 def _another(out: Path, difference: str) -> InputError:
     return InputError(f"{out} has another job: {difference}; repeat the command of that job, or choose another folder.")
-
-
-def _absolute(source: str) -> str:
-    if source == STANDARD_INPUT:
-        return source
-    return f"@{os.path.abspath(source[1:])}" if source.startswith("@") else os.path.abspath(source)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _network_digest(deciding: FileClassifier) -> str:
-    """Return a hash of the layers and weights, and of the normalization."""
-    network = deciding.classifier.network
-    assert isinstance(network, nn.Module)
-    digest = hashlib.sha256(f"{network}{deciding.normalization.kind}".encode())
-    tensors = {**network.state_dict(), **deciding.normalization.tensors()}
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()

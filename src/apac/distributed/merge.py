@@ -19,22 +19,32 @@ def merge_parts(folder: Path, csv: Path) -> Job:
         InputError: if parts are missing or damaged; the message names them.
     """
     job = read_job(folder)
-    states = {part: job.parts.state(part) for part in range(job.files.parts)}
-    absent = {part: state for part, state in states.items() if state != "complete"}
-    if absent:
-        named = ", ".join(f"part {part} ({state})" for part, state in list(absent.items())[:MAX_NAMED])
-        more = f" and {len(absent) - MAX_NAMED:,} others" if len(absent) > MAX_NAMED else ""
-        first = job.files.read(next(iter(absent)))[0]
-        raise InputError(
-            f"{folder} is not complete: of {job.files.parts:,} parts, {named}{more} must be decided, from the file "
-            f"{first} on; repeat the command that started the job."
-        )
+    if len(job.parts.complete()) < job.parts.count:
+        raise _incomplete(folder, job)
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
             file.write(header_of(job.classes))
-            for part in range(job.files.parts):
-                file.write(csv_rows(job.parts.path(part), job.classes, job.format))
+            for part in range(job.parts.count):
+                content = job.parts.read(part)
+                if content is None:
+                    raise _incomplete(folder, job)
+                file.write(csv_rows(content, job.classes, job.format))
 
     write_atomically(csv, write)
     return job
+
+
+def _incomplete(folder: Path, job: Job) -> InputError:
+    """Return an error that names the parts which are missing or damaged; only for this, all of them are looked at."""
+    states = {part: job.parts.state(part) for part in range(job.parts.count)}
+    absent = {part: state for part, state in states.items() if state != "complete"}
+    if not absent:
+        return InputError(f"{folder} changed while its parts were joined; repeat it when all processes have ended.")
+    named = ", ".join(f"part {part} ({state})" for part, state in list(absent.items())[:MAX_NAMED])
+    more = f" and {len(absent) - MAX_NAMED:,} others" if len(absent) > MAX_NAMED else ""
+    first = job.files.read(next(iter(absent)))[0]
+    return InputError(
+        f"{folder} is not complete: of {job.parts.count:,} parts, {named}{more} must be decided, from the file "
+        f"{first} on; repeat the command that started the job."
+    )

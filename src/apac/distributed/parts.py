@@ -56,14 +56,25 @@ class Parts:
     def state(self, part: int) -> State:
         """Return whether a part is stored, with the content that its digest tells."""
         try:
-            expected = self._digest(part).read_text(errors="replace").partition(" ")[0]
+            expected = self._expected(part)
             with self.path(part).open("rb") as file:
                 intact = hashlib.file_digest(file, "sha256").hexdigest() == expected
         except FileNotFoundError:
             return "damaged" if self.is_complete(part) else "missing"
         except OSError as error:
-            raise StorageError(f"could not read {self.path(part)}: {error.strerror or error}.") from error
+            raise self._unreadable(part, error) from error
         return "complete" if intact else "damaged"
+
+    def read(self, part: int) -> bytes | None:
+        """Return the content of a part, or None if it is missing or damaged."""
+        try:
+            with self.path(part).open("rb") as file:
+                content = file.read()
+            return content if hashlib.sha256(content).hexdigest() == self._expected(part) else None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unreadable(part, error) from error
 
     def discard_damaged(self) -> Iterator[int]:
         """Yield the parts that are damaged, after they were removed, so that they are decided again."""
@@ -72,6 +83,12 @@ class Parts:
                 logging.getLogger("apac").warning("%s is damaged and is made again.", self.path(part))
                 self._digest(part).unlink(missing_ok=True)
                 yield part
+
+    def _unreadable(self, part: int, error: OSError) -> StorageError:
+        return StorageError(f"could not read {self.path(part)}: {error.strerror or error}.")
+
+    def _expected(self, part: int) -> str:
+        return self._digest(part).read_text(errors="replace").partition(" ")[0]
 
     def _digest(self, part: int) -> Path:
         return self.folder / f"{part:06}{DIGEST}"

@@ -50,10 +50,10 @@ def to_bytes(rows: Sequence[Row], classes: Sequence[str], format: Format) -> byt
     return content.getvalue()
 
 
-def csv_rows(path: Path, classes: Sequence[str], format: Format) -> bytes:
+def csv_rows(content: bytes, classes: Sequence[str], format: Format) -> bytes:
     """Return the content of a part as CSV without its header."""
-    content = path.read_bytes() if format == "csv" else _parquet_to_csv(path, classes)
-    return content[len(header_of(classes)) :]
+    lines = content if format == "csv" else _parquet_to_csv(content, classes)
+    return lines[len(header_of(classes)) :]
 
 
 def header_of(classes: Sequence[str]) -> bytes:
@@ -61,8 +61,8 @@ def header_of(classes: Sequence[str]) -> bytes:
     return to_csv(columns_of(classes), ()).encode(errors="surrogateescape")
 
 
-def _parquet_to_csv(path: Path, classes: Sequence[str]) -> bytes:
-    table = require("pyarrow.parquet", extra="parquet").read_table(path)
+def _parquet_to_csv(content: bytes, classes: Sequence[str]) -> bytes:
+    table = require("pyarrow.parquet", extra="parquet").read_table(io.BytesIO(content))
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
     return to_csv(columns_of(classes), rows).encode(errors="surrogateescape")
 
