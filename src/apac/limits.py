@@ -17,7 +17,7 @@ SLOW_BYTES = {"AVIF": 0.25, "JPEG": 1.0}  # likewise; AVIF takes 150 ms for a MB
 HEADER_BYTES = 48 << 20  # that are read before the size is known; of WebP and AVIF the whole file
 EXIF_BYTES = 4 << 20  # that Pillow copies from all tags
 READS = 250_000  # of a file: Pillow reads small pieces one by one, in a microsecond each
-PYTHON_PIXELS = 1_000_000  # that Pillow decodes in Python: of a PNM file as text, or of a run-length encoded BMP file
+PYTHON_PIXELS = 500_000  # that Pillow decodes in Python: of a PNM file as text, or of a run-length encoded BMP file
 SCANS = 32  # of a progressive JPEG file, each of which is a pass over the picture; cameras and editors write 10
 
 # Runs and other JSON

@@ -54,6 +54,7 @@ def page(browser: Any, server: Any, request: pytest.FixtureRequest) -> Iterator[
 
 def seven_points(page: Any) -> list[tuple[float, float]]:
     """The stroke of a seven on the canvas."""
+    playwright.expect(page.locator("#canvas")).to_be_visible()
     box = page.locator("#canvas").bounding_box()
     stroke = [(0.25 + 0.1 * step, 0.2) for step in range(6)] + [
         (0.75 - 0.06 * step, 0.2 + 0.13 * step) for step in range(6)

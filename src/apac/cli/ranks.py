@@ -121,15 +121,20 @@ def _fresh_store() -> Store:
             raise RuntimeError(f"rank 0 has not started within {SECONDS_TO_JOIN:.0f} s")
 
 
+def is_restart(group: Group) -> bool:
+    """Return whether torchrun restarted a rank."""
+    return any(group.gather(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"))
+
+
 def note_start() -> None:
-    """Note in the store of torchrun's agent, which outlives this attempt, that the work has begun."""
+    """Note in the store of torchrun's agent, which outlives this attempt, that a training has started."""
     if started_by_agent():
         _agent_store().set(STARTED, "")
 
 
-def is_restart(group: Group) -> bool:
-    """Return whether torchrun restarted the ranks after the work had begun, so that it is continued."""
-    if not any(group.gather(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")):
+def continues(group: Group) -> bool:
+    """Return whether torchrun restarted a rank after a training had started, which is then continued."""
+    if not is_restart(group):
         return False
     if os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1":  # each attempt has a store of its own
         return True

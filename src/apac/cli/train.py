@@ -18,7 +18,7 @@ from apac.cli.options import (
     deformation_of,
     search_current_folder,
 )
-from apac.cli.ranks import is_restart, note_start, on_first_rank, process_group
+from apac.cli.ranks import continues, note_start, on_first_rank, process_group
 from apac.cli.signals import stop_on_signal
 from apac.cli.terminal import show_progress
 from apac.cli.train_summary import print_summary
@@ -181,7 +181,7 @@ def train(
     with process_group(device) as group, show_progress() as progress, stop_on_signal() as should_stop:
         choose = _resumed if resume else _new
         network, data, u, config = group.together(lambda: choose(out, network, data, u, chosen))
-        again = group.size > 1 and (is_restart(group) or group.on_first(lambda: _is_incomplete(out, overwrite)))
+        again = group.size > 1 and (continues(group) or group.on_first(lambda: _is_incomplete(out, overwrite)))
         try:
             run = training.train(
                 network,

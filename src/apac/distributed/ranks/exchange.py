@@ -105,7 +105,7 @@ def _shared_memory(group: Group, size: int) -> mmap.mmap | None:
 
 
 def _created(size: int, token: bytes) -> int | None:
-    """Return a descriptor of memory that begins with the token, or None if there is none to be had."""
+    """Return a descriptor of memory that begins with the token, or None if none is available."""
     if not hasattr(os, "memfd_create"):
         return None
     try:
