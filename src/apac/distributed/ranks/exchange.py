@@ -1,6 +1,6 @@
 """The sum of one tensor per rank: through memory that the ranks of one machine share, otherwise by a collective.
 
-On two cores, adding 405,000 gradients by gloo takes 4.5 ms of a step of 60 ms; through shared memory it takes 0.6 ms.
+For two ranks and 405,000 gradients, those of cifar10-cnn, gloo takes about 4 ms and shared memory about 1 ms.
 """
 
 from __future__ import annotations
