@@ -114,20 +114,30 @@ def test_the_decision_is_that_of_the_classifier(evaluated):
     assert decision.stopped == result.decision.stopped
 
 
-def test_one_of_several_ranks_decides_and_all_have_its_decisions(monkeypatch):
-    images, labels = torch.rand(6, 1, 8, 8, generator=generator(0, "test", 0)), torch.zeros(6, dtype=torch.int64)
-    expected = evaluate_certified(file_classifier().classifier, images, labels).decision
+def test_several_ranks_share_the_passes_and_have_the_decisions_of_one_process(monkeypatch):
+    classifier = replace(file_classifier().classifier, rule=RULE, device_batch=4)
+    images = torch.rand(50, 1, 8, 8, generator=generator(0, "test", 0))  # several blocks of work in each pass
+    labels = torch.zeros(50, dtype=torch.int64)
+    expected = evaluate_certified(classifier, images, labels).decision
     groups = local()
     monkeypatch.setattr(Group, "current", staticmethod(lambda: groups.own))
+    seen = [0, 0, 0]
 
     def evaluate_on(group: Group) -> Decision:
         groups.own = group
-        return evaluate_certified(file_classifier(seed=group.rank).classifier, images, labels).decision
+
+        def network(batch: Tensor) -> Tensor:
+            seen[group.rank] += len(batch)
+            return classifier.network(batch)
+
+        return evaluate_certified(replace(classifier, network=network), images, labels).decision
 
     for decision in on_threads(3, evaluate_on):
         assert decision.stopped == expected.stopped
         for name in TENSORS:
             assert torch.equal(getattr(decision, name), getattr(expected, name)), name
+    assert len(images) < min(seen)
+    assert max(seen) < 0.5 * sum(seen)
 
 
 def test_json_contains_all_but_the_decision(evaluated):

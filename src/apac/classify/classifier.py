@@ -19,6 +19,7 @@ from apac.classify.rules.exhaustive import Exhaustive
 from apac.classify.scheduler import PassScheduler
 from apac.classify.scores import Scores, sum_passes
 from apac.deform.base import Deformation
+from apac.distributed.ranks.group import Group
 from apac.errors import InputError
 from apac.inference.engine import Network
 from apac.progress import Progress, no_progress
@@ -73,17 +74,21 @@ class Classifier:
         validate_integer(self, "device_batch", minimum=1)
         validate_integer(self, "seed")
 
-    def decide(self, images: Tensor, *, progress: Progress = no_progress) -> Decision:
+    def decide(self, images: Tensor, *, progress: Progress = no_progress, across_ranks: bool = False) -> Decision:
         """Decide images (N, C, H, W), any N. Apart from the result, memory grows neither with N nor with the passes.
 
         An image for which the network returns NaN is logged as a warning and stays undecided, with the label -1. The
         other images continue.
+
+        With `across_ranks`, the ranks of torch's process group share the passes. All of them call it, with the same
+        classifier and images, and get the decision of a single process.
         """
         self._validate_images(images)
         if not len(images):
             decision = Decision.empty(self.plain(images).shape[1], self.combine)
         else:
-            with self._runner.running() as runner:
+            ranks = Group.current() if across_ranks else Group()
+            with replace(self._runner, ranks=ranks).running() as runner:
                 decision = PassScheduler(runner, self._rule_of(images), images, self.combine, progress).decide()
             if isinstance(self.rule, Exhaustive):
                 decision = decision.without_errors()

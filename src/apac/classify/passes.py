@@ -16,6 +16,7 @@ from apac import trees
 from apac.classify.network_outputs import CLASSES_VARY, Outputs, log_probabilities, to_logits
 from apac.classify.pass_parameters import all_values, sample_independent, sample_shared
 from apac.deform.base import Deformation
+from apac.distributed.ranks.group import Group
 from apac.errors import InputError
 from apac.inference.engine import Network, evaluating, prepare, serves_threads
 from apac.inference.workers import WorkerPool, worker_pool
@@ -26,6 +27,7 @@ PART = 4  # batches of the network that are deformed at once
 CACHE = 16 << 20  # bytes of a core's cache
 LIBRARY_CACHE = 10 << 20  # of the images that another library transforms at once, and copies several times
 CALLING_THREAD = WorkerPool()
+ALONE = Group()
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,7 @@ class PassRunner:
     outputs: Outputs = "logits"
     all_values: bool = False  # pass m has value m of the deformation, instead of a random one
     workers: WorkerPool = CALLING_THREAD
+    ranks: Group = ALONE  # all of them run the same passes, and share the work
 
     @contextmanager
     def running(self) -> Iterator[PassRunner]:
@@ -142,10 +145,11 @@ class PassRunner:
 
     def map(self, function: Callable[[Item], Tensor], items: Iterable[Item]) -> Generator[Tensor, None, None]:
         """Deform and evaluate items in the workers, or in the calling thread if only one thread can deform."""
-        if self.deformation.thread_safe:
-            yield from self.workers.map(function, items)
+        workers = self.workers if self.deformation.thread_safe else CALLING_THREAD
+        if self.ranks.size == 1:
+            yield from workers.map(function, items)
         else:
-            yield from map(function, items)
+            yield from self.ranks.share(lambda own: list(workers.map(function, own)), items, each=2 * workers.count)
 
     def _evaluate(self, virtual: Tensor) -> Tensor:
         if self.deformation.thread_safe or self.workers.count == 1:

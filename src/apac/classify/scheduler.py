@@ -122,7 +122,8 @@ class PassScheduler:
             group = self._with_classes(group, log_probabilities[0])
         finite = log_probabilities.isfinite().all(dim=2)  # (passes, n)
         if not finite.all():
-            _warn_not_finite(group, finite)
+            if self.runner.ranks.first:
+                _warn_not_finite(group, finite)
             sound = finite.all(dim=0)
             group = self._retire(group, ~sound, "nan")
             log_probabilities, scores = log_probabilities[:, sound], trees.rows(scores, sound)

@@ -8,7 +8,7 @@ import mmap
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -27,16 +27,16 @@ RELEASE = 64 << 20  # bytes that are read before their pages are given back
 
 
 class StoredImages(ABC):
-    """Images (N, C, H, W) uint8 that are not in memory, or some of them. An index returns a tensor in memory."""
+    """Images (N, C, H, W) that are not in memory, or some of them. An index returns a tensor in memory."""
 
-    dtype = torch.uint8
+    dtype: torch.dtype = torch.uint8
     shape: torch.Size
 
     @abstractmethod
     def __getitem__(self, index: Tensor | slice) -> Tensor: ...
 
     @abstractmethod
-    def subset(self, index: Tensor) -> StoredImages:
+    def subset(self, index: Tensor | slice) -> StoredImages:
         """Return the images at these positions, without reading them."""
 
     def __len__(self) -> int:
@@ -47,12 +47,16 @@ class StoredImages(ABC):
             yield from part
 
     def is_floating_point(self) -> bool:
-        return False
+        return self.dtype.is_floating_point
 
     def split(self, size: int) -> Iterator[Tensor]:
         """Yield the images in parts of `size`, one after the other."""
-        for start in range(0, len(self), size):
-            yield self[start : start + size]
+        return self.batches(torch.arange(len(self)).split(size) if len(self) else ())
+
+    def batches(self, indices: Iterable[Tensor]) -> Generator[Tensor, None, None]:
+        """Yield the images at the positions of each batch."""
+        for index in indices:
+            yield self[index]
 
 
 class MappedImages(StoredImages):
@@ -82,7 +86,7 @@ class MappedImages(StoredImages):
             self._read = 0
         return images
 
-    def subset(self, index: Tensor) -> MappedImages:
+    def subset(self, index: Tensor | slice) -> MappedImages:
         positions = torch.arange(len(self)) if self._positions is None else self._positions
         return MappedImages(self.path, self._stored, positions[index])
 
@@ -92,9 +96,14 @@ def part_size(shape: Sequence[int], most: int) -> int:
     return max(1, min(most, PART // max(1, prod(shape))))
 
 
-def take(images: Any, index: Tensor) -> Any:
-    """Return the images at these positions; those of files are not read."""
+def take(images: Any, index: Tensor | slice) -> Any:
+    """Return the images at these positions; those that are not in memory are not read."""
     return images.subset(index) if isinstance(images, StoredImages) else images[index]
+
+
+def read_batches(images: Tensor | StoredImages, indices: Iterable[Tensor]) -> Generator[Tensor, None, None]:
+    """Yield the images at the positions of each batch."""
+    return images.batches(indices) if isinstance(images, StoredImages) else (images[index] for index in indices)
 
 
 @dataclass(frozen=True)
@@ -175,4 +184,5 @@ def write_file(
 
 
 def image_digest(image: Tensor) -> str:
-    return hashlib.blake2b(image.contiguous().numpy().data, digest_size=16).hexdigest()
+    pixels = image.contiguous().view(torch.uint8)  # numpy has no bfloat16
+    return hashlib.blake2b(pixels.numpy().data, digest_size=16).hexdigest()

@@ -32,7 +32,7 @@ class FileImages(StoredImages):
                 images[position] = image
         return images
 
-    def subset(self, index: Tensor) -> FileImages:
+    def subset(self, index: Tensor | slice) -> FileImages:
         rows = torch.arange(len(self))[index].tolist()
         chosen = [self._paths[i] for i in rows], [self._digests[i] for i in rows]
         return FileImages(*chosen, self._image_shape, self._fit)

@@ -93,13 +93,13 @@ def evaluate_certified(
 ) -> CertifiedEvaluation:
     """Evaluate the classifier's rule, a Certified, on images (N, C, H, W) with labels (N,).
 
-    If `cache` is a path, decisions are stored in that file and reused by later calls.
+    If `cache` is a path, decisions are stored in that file and reused by later calls. Several ranks share the passes;
+    the decisions are those of one process.
     """
     if not isinstance(classifier.rule, Certified):
         raise InputError(f"the rule of the classifier must be a Certified, got {classifier.rule!r}.")
     labels = validate_labels(images, labels)
-    # One rank decides for all: the few images that need most of the passes share their parameters and batches.
-    decision, seconds = Group.current().on_first(lambda: _decide(classifier, images, cache, progress))
+    decision, seconds = _decide(classifier, images, cache, progress)
     validate_classes(labels, decision.log_scores.shape[1])
     passes = decision.passes.double()
     certified = _stopped(decision, "certified")
@@ -121,16 +121,30 @@ def evaluate_certified(
 
 def _decide(classifier: Classifier, images: Tensor, cache: Path | None, progress: Progress) -> tuple[Decision, float]:
     """Return the decisions and their computing time in seconds, from the cache if possible."""
-    if cache is not None and cache.exists():
-        with suppress(InputError, OSError, KeyError, TypeError, ValueError):  # recompute if the file is damaged
-            return _load(cache, classifier, len(images))
+    group = Group.current()
+    stored = group.on_first(lambda: _stored(cache, classifier, len(images)))
+    if stored is not None:
+        return stored
     started = time.monotonic()
-    decision = classifier.decide(images, progress=progress)
+    decision = classifier.decide(images, progress=progress, across_ranks=True)
     seconds = time.monotonic() - started
+    return decision, group.on_first(lambda: _store(cache, decision, seconds))
+
+
+def _stored(cache: Path | None, classifier: Classifier, images: int) -> tuple[Decision, float] | None:
+    """Return the decision of a file; None if there is none, or if it is damaged."""
+    if cache is not None and cache.exists():
+        with suppress(InputError, OSError, KeyError, TypeError, ValueError):
+            return _load(cache, classifier, images)
+    return None
+
+
+def _store(cache: Path | None, decision: Decision, seconds: float) -> float:
+    """Write the decision to a file, if there is one, and return the seconds."""
     if cache is not None:
         metadata = {"stopped": " ".join(decision.stopped), "seconds": str(seconds)}
         write_tensors(cache, {name: getattr(decision, name) for name in TENSORS}, metadata)
-    return decision, seconds
+    return seconds
 
 
 def _load(cache: Path, classifier: Classifier, images: int) -> tuple[Decision, float]:

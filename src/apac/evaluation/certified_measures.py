@@ -12,7 +12,6 @@ from apac.classify.classifier import Classifier
 from apac.classify.decision import Decision
 from apac.classify.rules.certified import Certified
 from apac.classify.scores import logarithms
-from apac.distributed.ranks.group import Group
 from apac.evaluation.intervals import binomial_interval
 from apac.evaluation.measures import Measures, measure, score
 from apac.evaluation.reliability import Reliability, measure_reliability
@@ -72,7 +71,7 @@ def measure_certified(
     decided = decision.labels >= 0
     fitted_on: list[tuple[Tensor, Tensor] | None] = [None, None]
     if held_out is not None:
-        apart = Group.current().on_first(lambda: _decide_held_out(classifier, held_out[0], progress))
+        apart = _decide_held_out(classifier, held_out[0], progress)
         usable = apart.labels >= 0
         pair = (classifier.plain(held_out[0]), _scores(apart))
         fitted_on = [(scores[usable], held_out[1][usable]) for scores in pair]
@@ -107,9 +106,10 @@ def measure_certified(
 
 
 def _decide_held_out(classifier: Classifier, images: Tensor, progress: Progress) -> Decision:
-    return classifier.decide(
-        images, progress=lambda task, done, total, note="": progress(f"{task} held-out images", done, total, note)
-    )
+    def report(task: str, done: int, total: int, note: str = "") -> None:
+        progress(f"{task} held-out images", done, total, note)
+
+    return classifier.decide(images, progress=report, across_ranks=True)
 
 
 def _scores(decision: Decision) -> Tensor:

@@ -15,6 +15,7 @@ from torch import nn
 from apac import models
 from apac.data.base import Dataset, scale_pixels
 from apac.data.image_file import without_warnings
+from apac.data.items import DatasetImages, lost_workers_named
 from apac.data.streamed import FileImages
 from apac.data.zca import Whitening
 from apac.deform.base import Deformation
@@ -71,10 +72,10 @@ def train(
     data
         A name ("mnist-5k", "mnist", "cifar10"); a folder with a subfolder of images per class, which are read at
         `config.size`, by default the size that the network takes or one chosen from the files; a pair of images
-        (N, C, H, W) and labels (N,); an `apac.Dataset`; or a map-style torch Dataset of (image, label), which is read
-        into memory once. uint8 pixels are deformed in 0 … 1 and then standardized per channel, but those of MNIST are
-        not standardized, and the paper's networks for CIFAR-10 whiten them before the deformation.
-        Floating-point images are not normalized.
+        (N, C, H, W) and labels (N,); an `apac.Dataset`; or a map-style torch Dataset of (image, label). A torch Dataset
+        is read into memory once, unless there is a `cache` or it is streamed. uint8 pixels are deformed in 0 … 1 and
+        then standardized per channel, but those of MNIST are not standardized, and the paper's networks for CIFAR-10
+        whiten them before the deformation. Floating-point images are not normalized.
     deformation
         The default is the paper's deformation for its data sets and networks, and `presets.photos()` for a folder.
         `Compose()` disables deformation.
@@ -91,10 +92,11 @@ def train(
         are decoded once into a file of uint8, and later trainings on unchanged data use it again. Its size is reported
         by `progress`; remove the folder when it is no longer needed.
     stream
-        Decode the files of a folder again for every batch, while the network trains on the one before, instead of
-        holding their pixels in memory or in a cache. The result is the same. A file that changes ends the training.
+        Read the files of a folder or the items of a torch Dataset again for every batch, while the network trains on
+        the one before, instead of holding their pixels in memory or in a cache. The result is the same. A file or item
+        that changes ends the training: random transforms belong to the deformation.
     workers
-        Processes of a DataLoader that read a torch Dataset into the cache; 0 reads it in this process.
+        Processes of a DataLoader that read a torch Dataset; 0 reads it in this process.
     should_stop
         Called after each step. When it returns True, a checkpoint is saved and `apac.errors.Interrupted` is raised.
     on_start
@@ -133,7 +135,8 @@ def train(
     load_all = group.together if cache is None else group.in_turns
     dataset = load_all(lambda: _load(data, settings, config, progress, **options))
     split = group.together(lambda: split_images(dataset, settings.config))
-    with _mode_restored_on_failure(module), without_warnings() if stream else nullcontext():
+    streaming = without_warnings() if stream else nullcontext()
+    with _mode_restored_on_failure(module), streaming, lost_workers_named():
         if group.size > 1:
             group.require_same({"the data": f"with digest {split.digest()}"})
         if complete is not None:
@@ -153,14 +156,15 @@ def _complete(folder: Path | None, settings: RunSettings, *, resume: bool, overw
 
 
 def _load(data: Any, settings: RunSettings, config: TrainConfig, progress: Progress, **options: Any) -> Dataset:
-    dataset = load_data(
-        data,
-        size=config.size or models.fixed_size(settings.network),
-        fit=config.fit,
-        on_unreadable=config.on_unreadable,
-        progress=progress,
-        **options,
-    )
+    with lost_workers_named():
+        dataset = load_data(
+            data,
+            size=config.size or models.fixed_size(settings.network),
+            fit=config.fit,
+            on_unreadable=config.on_unreadable,
+            progress=progress,
+            **options,
+        )
     check_values(dataset.train_images, settings, config)
     return dataset
 
@@ -242,7 +246,7 @@ def _train(
             standardize=normalization.standardize,
             after_step=checkpointer,
             progress=progress,
-            prefetch=True if isinstance(images, FileImages) else None,
+            prefetch=True if isinstance(images, FileImages | DatasetImages) else None,
             device=device,
             gradients=gradients,
         )

@@ -1,4 +1,4 @@
-"""Conversion of the data that `train` accepts to a Dataset in memory."""
+"""Conversion of the data that `train` accepts to a Dataset."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from torch import Tensor
 
 from apac import data as data_sets
 from apac.data.base import Dataset, check_images, check_labels
-from apac.data.cached import cached_items, image_tensor
+from apac.data.cached import cached_items
 from apac.data.folder import load as load_folder
 from apac.data.image_file import Fit
+from apac.data.items import ItemReader, read_items, streamed_items
+from apac.data.mapped import take
 from apac.errors import InputError
 from apac.progress import Progress, no_progress
 
@@ -51,11 +53,15 @@ def load_data(
 ) -> Dataset:
     """Load the images and labels. The options up to `stream` are those of `apac.data.folder.load`.
 
-    The items of a torch Dataset are read into the cache by `workers` processes.
+    The items of a torch Dataset are read by `workers` processes, into memory or the cache or for every batch.
     """
-    is_folder = isinstance(data, str | os.PathLike) and data_name(data) not in data_sets.NAMES
-    if stream and (cache is not None or not is_folder):
-        raise InputError("stream=True decodes the files of a folder for every batch; omit it, or the cache.")
+    is_name = isinstance(data, str | os.PathLike) and data_name(data) in data_sets.NAMES
+    if stream and (cache is not None or is_name or isinstance(data, Dataset) or _is_pair(data)):
+        raise InputError(
+            "stream=True reads a folder or a torch Dataset again for every batch; omit it for other data, or the cache."
+        )
+    if not isinstance(workers, int) or workers < 0:
+        raise InputError(f"workers must be an integer of at least 0, got {workers!r}.")
     if isinstance(data, Dataset):
         return data
     if isinstance(data, str | os.PathLike):
@@ -76,7 +82,7 @@ def load_data(
     if _is_pair(data):
         return _from_tensors(*data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return _from_torch(data, progress) if cache is None else _from_cache(data, cache, workers, progress)
+        return _from_items(data, cache, workers, progress, stream=stream)
     raise InputError(
         f"data must be a name, a folder, a pair (images, labels), an apac.Dataset or a map-style torch Dataset, got "
         f"{type(data).__name__}."
@@ -98,14 +104,14 @@ def _to_tensor(values: Any, expected: str) -> Tensor:
         raise InputError(f"{expected}, got a {type(values).__name__} that is not a tensor: {reason}.") from error
 
 
-def _from_tensors(images: Any, labels: Any, names: tuple[str, ...] | None = None) -> Dataset:
+def _from_tensors(images: Any, labels: Any) -> Dataset:
     images = _to_tensor(images, "images must be uint8 or floating-point (N, C, H, W)")
     labels = _to_tensor(labels, "labels must be integers, one per image")
     check_images(images)
     if not len(images):
         raise InputError("images must hold at least one image to train on.")
     check_labels(labels, len(images))
-    return Dataset("", images, labels, images[:0], labels[:0], _classes(labels, names))
+    return Dataset("", images, labels, images[:0], labels[:0], _classes(labels, None))
 
 
 def _classes(labels: Tensor, names: tuple[str, ...] | None) -> tuple[str, ...]:
@@ -115,31 +121,23 @@ def _classes(labels: Tensor, names: tuple[str, ...] | None) -> tuple[str, ...]:
     return names if names is not None and len(names) >= count else tuple(map(str, range(count)))
 
 
-def _from_torch(dataset: Any, progress: Progress) -> Dataset:
-    """Read every item once; random transforms of the dataset are applied only once."""
-    images: list[Tensor] = []
-    labels: list[int] = []
-    for index in range(len(dataset)):
-        try:
-            image, label = dataset[index]
-            images.append(image_tensor(image))
-            labels.append(int(label))
-        except Exception as error:  # a dataset of the caller may raise anything
-            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            raise InputError(f"item {index} of the dataset is not a pair (image, label): {reason}.") from error
-        progress("reading images", index + 1, len(dataset))
-    shapes = {(tuple(image.shape), image.dtype) for image in images}
-    if len(shapes) != 1:
-        raise InputError(f"the images of a dataset must have one shape and type, got {len(shapes)}; resize them.")
-    return _from_tensors(torch.stack(images), torch.tensor(labels), _class_names(dataset))
-
-
-def _from_cache(dataset: Any, cache: Path, workers: int, progress: Progress) -> Dataset:
+def _from_items(dataset: Any, cache: Path | None, workers: int, progress: Progress, *, stream: bool) -> Dataset:
+    """Load a torch Dataset. Its random transforms are applied only once, and refused if it is streamed."""
     images: Any
-    images, found = cached_items(cache, dataset, workers, progress)
-    labels = torch.tensor(found.labels)
+    if cache is not None:
+        images, found = cached_items(cache, dataset, workers, progress)
+        labels = torch.tensor(found.labels)
+    elif stream:
+        images, numbers = streamed_items(ItemReader(dataset), workers, progress)
+        labels = torch.tensor(numbers)
+    else:
+        reader = ItemReader(dataset)
+        images = torch.empty(len(reader), *reader.image_shape, dtype=reader.dtype)
+        labels = torch.empty(len(reader), dtype=torch.int64)
+        for index, (image, label) in enumerate(read_items(reader, workers, progress)):
+            images[index], labels[index] = image, label
     classes = _classes(labels, _class_names(dataset))
-    return Dataset("", images, labels, images.subset(labels[:0]), labels[:0], classes)
+    return Dataset("", images, labels, take(images, slice(0)), labels[:0], classes)
 
 
 def _class_names(dataset: Any) -> tuple[str, ...] | None:

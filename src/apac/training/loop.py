@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from apac.data.base import scale_pixels
-from apac.data.mapped import StoredImages, part_size
+from apac.data.mapped import StoredImages, part_size, read_batches, take
 from apac.deform.base import Deformation
 from apac.deform.rows import deform_rows, draws_for_batches
 from apac.distributed.ranks.gradients import GradientSum
@@ -122,7 +122,6 @@ def run_epochs(
     total = steps * config.epochs
     started = time.monotonic() - state.seconds
     cumulative_weights = None if weights is None else weights.double().cumsum(0)
-    make_batch = partial(_virtual_samples, config, deformation, standardize, images, labels, cumulative_weights, ranks)
     # Of a network of which only the last layer is trained, the rest is as it will be used.
     state.network.train(not config.freeze)
     if device.type != "cpu" and prefetch is None:
@@ -131,7 +130,18 @@ def run_epochs(
     def inputs(images: Tensor) -> Tensor:
         return standardize(deformation.preprocess(scale_pixels(images))).to(device)
 
-    for virtual, targets in batches(make_batch, state.step, total, prefetch=prefetch):
+    samples = _virtual_samples(
+        config,
+        deformation,
+        standardize,
+        images,
+        labels,
+        cumulative_weights,
+        ranks,
+        range(state.step, total),
+        prefetch=prefetch,
+    )
+    for virtual, targets in samples:
         if state.tied and state.step >= steps * tied_epochs(config):
             untie(state, config, images.shape[1:])
         learning_rate = learning_rate_at(config, state.step, steps)
@@ -182,18 +192,34 @@ def _virtual_samples(
     labels: Tensor,
     cumulative_weights: Tensor | None,
     group: Group,
-    step: int,
-) -> tuple[Tensor, Tensor]:
-    """Draw a batch with replacement, and deform each image of this rank with newly sampled parameters."""
-    random = generator(config.seed, "training step", step)
-    index = draw(config.batch_size, len(images), cumulative_weights, generator=random)
-    targets, rows = labels[index], group.rows(config.batch_size)
-    if group.size == 1:
-        virtual = deformation(scale_pixels(images[index]), generator=random, labels=targets)
-    else:
-        read = index if draws_for_batches(deformation) else index[rows]
-        virtual = deform_rows(deformation, scale_pixels(images[read]), rows, generator=random, labels=targets)
-    return standardize(virtual).contiguous(memory_format=torch.channels_last), targets[rows]
+    steps: range,
+    *,
+    prefetch: bool | None,
+) -> Generator[tuple[Tensor, Tensor], None, None]:
+    """Yield the virtual samples and labels of this rank for each step.
+
+    A batch is drawn with replacement, and each image is deformed with newly sampled parameters.
+    """
+    rows = group.rows(config.batch_size)
+    read_whole = group.size == 1 or draws_for_batches(deformation)
+
+    def drawn(step: int) -> tuple[torch.Generator, Tensor]:
+        random = generator(config.seed, "training step", step)
+        return random, draw(config.batch_size, len(images), cumulative_weights, generator=random)
+
+    def make(step: int) -> tuple[Tensor, Tensor]:
+        random, index = drawn(step)
+        targets, pixels = labels[index], scale_pixels(next(read))
+        if group.size == 1:
+            virtual = deformation(pixels, generator=random, labels=targets)
+        else:
+            virtual = deform_rows(deformation, pixels, rows, generator=random, labels=targets)
+        return standardize(virtual).contiguous(memory_format=torch.channels_last), targets[rows]
+
+    # All positions are known beforehand, so that the workers of a DataLoader read ahead.
+    positions = (index if read_whole else index[rows] for _, index in map(drawn, steps))
+    with closing(read_batches(images, positions)) as read:
+        yield from batches(make, steps.start, steps.stop, prefetch=prefetch)
 
 
 def learning_rate_at(config: TrainConfig, step: int, steps: int) -> float:
@@ -225,8 +251,8 @@ def plain_error(
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     size = part_size(images.shape[1:], 500)
-    parts = [slice(start, min(start + size, own.stop)) for start in range(own.start, own.stop, size)]
-    wrong = sum(int((network(inputs(images[part])).argmax(dim=1).cpu() != labels[part]).sum()) for part in parts)
+    parts = zip(take(images, own).split(size), labels[own].split(size), strict=own.start < own.stop)
+    wrong = sum(int((network(inputs(part)).argmax(dim=1).cpu() != truth).sum()) for part, truth in parts)
     for module, training in modes:
         module.training = training
     device = next((parameter.device for parameter in network.parameters()), CPU)

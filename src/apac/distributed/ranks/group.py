@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from apac.errors import ApacError, InputError, RankError
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -100,6 +102,16 @@ class Group:
             raise agreed(error)
         assert value is not None or failure is None
         return value  # type: ignore[return-value]
+
+    def share(self, run: Callable[[list[Item]], list[Result]], items: Iterable[Item], *, each: int) -> Iterator[Result]:
+        """Yield the result of every item, in their order, on all ranks. A rank runs up to `each` of them at a time."""
+        remaining = iter(items)
+        while taken := list(islice(remaining, each * self.size)):
+            own = taken[self.rank :: self.size]
+            parts = self.gather((len(taken), self.together(lambda: run(own))))  # noqa: B023 (it is called at once)
+            if any(count != len(taken) for count, _ in parts):
+                raise agreed(RankError("the ranks do not have the same work to share; use machines of the same kind."))
+            yield from (parts[i % self.size][1][i // self.size] for i in range(len(taken)))
 
     def in_turns(self, action: Callable[[], Result]) -> Result:
         """Return what `action` returns on this rank, where it may find what another rank of its machine has stored.
