@@ -18,10 +18,16 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the odd polynomial that maps sing
 
 
 class Muon(torch.optim.Optimizer):
-    """Parameter groups with `orthogonal=True` use orthogonalized updates, the others plain Nesterov momentum."""
+    """Parameter groups with `orthogonal=True` use orthogonalized updates, the others plain Nesterov momentum.
+
+    With `normalized=True`, each weight is first divided by the root mean square norm of its rows, so that an update
+    always changes it by the same share.
+    """
 
     def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, momentum: float) -> None:
-        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": 0.0, "orthogonal": False})
+        super().__init__(
+            groups, {"lr": lr, "momentum": momentum, "weight_decay": 0.0, "orthogonal": False, "normalized": False}
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -37,6 +43,8 @@ class Muon(torch.optim.Optimizer):
                 direction = gradient.add_(buffer, alpha=group["momentum"])
                 if group["orthogonal"]:
                     direction = orthogonal(direction)
+                if group["normalized"]:
+                    weight.mul_(len(weight) ** 0.5 / weight.norm())
                 weight.sub_(direction, alpha=group["lr"])
 
 

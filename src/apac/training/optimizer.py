@@ -20,7 +20,14 @@ def make_optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optim
     decay: dict[str, Any] = {"weight_decay": config.weight_decay}
     if config.optimizer == "muon":
         hidden, last = weights[:-1], weights[-1:]
-        groups = [{"params": hidden, "orthogonal": True, **decay}, {"params": last, **decay}, {"params": biases}]
+        scale_free = {id(layer.weight) for layer in network.modules() if getattr(layer, "scale_free", False)}
+        groups = [
+            {"params": [p for p in hidden if id(p) not in scale_free], "orthogonal": True, **decay},
+            {"params": last, **decay},
+            {"params": biases},
+            {"params": [p for p in hidden if id(p) in scale_free], "orthogonal": True, "normalized": True},
+        ]
+        groups = [group for group in groups if group["params"]]
         return Muon(groups, lr=config.learning_rate, momentum=config.momentum)
     # 0 is explicit, because the default of AdamW is 0.01.
     groups = [{"params": weights, **decay}, {"params": biases, "weight_decay": 0.0}]
