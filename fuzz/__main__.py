@@ -123,9 +123,9 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> Work:
         if reason is not None:
             work.findings += 1
             store(name, data, reason)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         started = time.process_time()
         work.seconds = started - begin
-    signal.setitimer(signal.ITIMER_PROF, 0)
     work.megabytes = _peak() - first
     return work
 

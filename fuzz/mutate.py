@@ -81,12 +81,13 @@ def mutate_json(data: bytes, random: Random) -> bytes:
     if random.random() < 0.2:
         return mutate_bytes(data, random)
     value = json.loads(data)
-    for _ in range(random.randint(1, 3)):
-        value = _changed(value, random)
+    for number in range(random.randint(1, 3)):
+        # Only once, because copies of copies would fill the memory.
+        value = _changed(value, random, copies=(1,) if number else (1, 100, 3000))
     return json.dumps(value).encode()
 
 
-def _changed(value: Any, random: Random) -> Any:
+def _changed(value: Any, random: Random, copies: tuple[int, ...]) -> Any:
     if not isinstance(value, dict | list) or not value or random.random() < 0.02:
         return nested(random.choice((10, 70, 400))) if random.random() < 0.1 else copy.deepcopy(random.choice(VALUES))
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
@@ -94,7 +95,7 @@ def _changed(value: Any, random: Random) -> Any:
     if random.random() < 0.1:
         del value[key]
     elif isinstance(value, list) and random.random() < 0.1:
-        value.extend([value[key]] * random.choice((1, 100, 3000)))
+        value.extend([value[key]] * random.choice(copies))
     else:
-        value[key] = _changed(value[key], random)
+        value[key] = _changed(value[key], random, copies)
     return value

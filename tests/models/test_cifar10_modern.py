@@ -9,7 +9,14 @@ from torch.nn import functional
 
 import apac
 from apac import models
-from apac.models.cifar10_modern import NOISE, FastBias, PassingConvolution, PatchWhitening, cifar10_modern
+from apac.models.cifar10_modern import (
+    NOISE,
+    FastBias,
+    PassingConvolution,
+    PatchWhitening,
+    SlowLinear,
+    cifar10_modern,
+)
 
 
 def correlated_images(n: int, random: torch.Generator) -> torch.Tensor:
@@ -51,19 +58,29 @@ def test_an_untrained_convolution_passes_its_inputs_on(random):
         assert layer.weight[layer.in_channels :].count_nonzero(dim=(1, 2, 3)).gt(1).all()  # the others are random
 
 
-def test_a_step_of_gradient_descent_changes_a_fast_bias_by_64_times_as_much(random):
+def change_of_a_step(layer: torch.nn.Module, parameter: torch.nn.Parameter, x: torch.Tensor) -> torch.Tensor:
+    """Return by how much a step of gradient descent changes what the layer returns, for the same gradient of that."""
+    before = layer(x)
+    before.backward(torch.ones_like(before))
+    assert parameter.grad is not None
+    with torch.no_grad():
+        parameter -= 1e-3 * parameter.grad
+        return layer(x) - before
+
+
+def test_a_step_of_gradient_descent_changes_a_fast_bias_by_169_times_as_much(random):
     x = torch.randn(2, 3, 4, 4, generator=random)
     fast, ordinary = FastBias(3), torch.nn.Conv2d(3, 3, 1)
     torch.nn.init.dirac_(ordinary.weight)
     torch.nn.init.zeros_(ordinary.bias)
-    changes = []
-    for layer in (fast, ordinary):
-        before = layer(x)
-        before.square().sum().backward()
-        with torch.no_grad():
-            layer.bias -= 1e-3 * layer.bias.grad
-            changes.append(layer(x) - before)
-    torch.testing.assert_close(changes[0], 64 * changes[1], atol=1e-4, rtol=1e-4)  # rounding of values near 1
+    changes = [change_of_a_step(layer, layer.bias, x) for layer in (fast, ordinary)]
+    torch.testing.assert_close(changes[0], 169 * changes[1], atol=1e-4, rtol=1e-4)  # rounding of values near 1
+
+
+def test_a_step_of_gradient_descent_changes_the_last_layer_by_a_28th(random):
+    x = torch.randn(5, 8, generator=random)
+    changes = [change_of_a_step(layer, layer.weight, x) for layer in (SlowLinear(8, 3), torch.nn.Linear(8, 3))]
+    torch.testing.assert_close(changes[0], (3 / 16) ** 2 * changes[1], atol=1e-6, rtol=1e-3)
 
 
 def test_training_fits_the_first_layer_and_keeps_it(tmp_path, random):

@@ -62,3 +62,13 @@ def test_an_orthogonal_group_steps_by_its_learning_rate_for_any_gradient():
     optimizer.step()
     assert (weight.diag() < -0.06).all()
     assert (weight.diag() > -0.125).all()
+
+
+def test_a_normalized_group_keeps_the_root_mean_square_norm_of_the_rows(random):
+    weight = nn.Parameter(7 * torch.randn(4, 3, 2, generator=random))
+    direction = weight.detach().clone()
+    optimizer = Muon([{"params": [weight], "orthogonal": True, "normalized": True}], lr=1e-9, momentum=0.0)
+    weight.grad = torch.randn(4, 3, 2, generator=random)
+    optimizer.step()
+    torch.testing.assert_close(weight.detach().flatten(1).square().sum(dim=1).mean(), torch.tensor(1.0))
+    torch.testing.assert_close(weight.detach() / weight.detach().norm(), direction / direction.norm())

@@ -1,4 +1,4 @@
-"""AdamW, compared with explicit arithmetic (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019)."""
+"""Which optimizer trains what; AdamW by explicit arithmetic (Loshchilov and Hutter, "Decoupled Weight Decay", 2019)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import apac
+from apac import models
 from apac.training.optimizer import make_optimizer
 
 
@@ -28,3 +29,14 @@ def test_adamw_decays_the_weights_only_and_independently_of_the_gradient(random)
     for parameter, value in zip((network.weight, network.bias), expected, strict=True):
         # float32 against float64 arithmetic of three steps
         torch.testing.assert_close(parameter.detach().double(), value, atol=1e-5, rtol=1e-5)
+
+
+def test_muon_normalizes_the_weights_whose_scale_does_not_matter(random):
+    network = models.build("cifar10-modern", generator=random)
+    config = apac.TrainConfig().resolve("cifar10-modern", "cifar10")
+    last, biases, scale_free = make_optimizer(network, config).param_groups
+    assert [p.shape[0] for p in last["params"]] == [10]
+    assert len(biases["params"]) == 7  # of the whitening and of six convolutions
+    assert [len(p) for p in scale_free["params"]] == [64, 64, 256, 256, 256, 256]
+    assert (last["weight_decay"], biases["weight_decay"], scale_free["weight_decay"]) == (7e-3, 0.0, 0.0)
+    assert (last["orthogonal"], scale_free["orthogonal"], scale_free["normalized"]) == (False, True, True)
