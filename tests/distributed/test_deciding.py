@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import logging
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from apac.distributed import deciding as deciding_module
 from apac.distributed.board import Board
 from apac.distributed.deciding import decide_files
 from apac.distributed.merge import merge_parts
+from apac.inference.engine import MIN_OPERATIONS, operations
 from file_jobs import CLASSES, file_classifier, merged, seeded, write_images
 
 FILES, PART = 22, 4  # six parts, the last of two files
@@ -85,6 +88,23 @@ def test_the_file_does_not_depend_on_the_number_of_threads(images, whole, tmp_pa
         assert merged(file_classifier(), images, tmp_path / "d") == whole
     finally:
         torch.set_num_threads(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cifar10-cnn", "mnist-cnn"])  # by OpenVINO, and by ONNX Runtime
+def test_the_file_of_a_prepared_network_does_not_depend_on_the_number_of_threads(name, tmp_path):
+    run, images = apac.load(name), write_images(tmp_path / "images", 64)
+    passes = int(2 * MIN_OPERATIONS / 64 / operations(run.network, torch.zeros(1, *run.image_shape)))
+    contents = []
+    for threads in (1, 2):
+        out = tmp_path / str(threads)
+        for command in (
+            ["--threads", threads, "classify", name, images, "--passes", passes, "--out", out],
+            ["merge", out, "--csv", out / "all.csv"],
+        ):
+            subprocess.run([sys.executable, "-m", "apac", *map(str, command)], check=True, capture_output=True)
+        contents.append((out / "all.csv").read_bytes())
+    assert contents[0] == contents[1]
 
 
 def test_a_finished_job_is_not_decided_again(images, tmp_path):
