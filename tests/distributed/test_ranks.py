@@ -12,6 +12,7 @@ import torch
 import apac
 from apac.distributed.ranks.gradients import GradientSum
 from apac.distributed.ranks.group import Group
+from apac.errors import RankError
 from ranked import on_ranks, trained, trained_and_refused
 from threaded_ranks import on_threads
 
@@ -69,6 +70,45 @@ def test_one_rank_of_each_machine_goes_before_the_others(monkeypatch):
 
     assert on_threads(5, called) == [0, 1, 2, 3, 4]
     assert order[:2] == [0, 2] and sorted(order[2:]) == [1, 3, 4]
+
+
+@pytest.mark.parametrize("items", [0, 1, 7, 12])
+def test_ranks_share_items_and_all_of_them_have_every_result_in_order(items):
+    ran: list[list[int]] = [[], [], []]
+
+    def shared(group: Group) -> list[int]:
+        def run(own: list[int]) -> list[int]:
+            ran[group.rank] += own
+            return [10 * item for item in own]
+
+        return list(group.share(run, range(items), each=2))
+
+    assert on_threads(3, shared) == [[10 * item for item in range(items)]] * 3
+    assert sorted(item for own in ran for item in own) == list(range(items))
+    assert max(map(len, ran)) <= -(-items // 3) + 1
+
+
+def test_an_item_that_fails_on_one_rank_fails_on_all_of_them():
+    def fail(items: list[int]) -> list[int]:
+        if 4 in items:
+            raise apac.InputError("item 4 is bad.")
+        return items
+
+    def shared(group: Group) -> str:
+        with pytest.raises(apac.InputError) as refused:
+            list(group.share(fail, range(9), each=2))
+        return str(refused.value)
+
+    assert on_threads(3, shared) == ["on rank 1 of 3, item 4 is bad."] * 3
+
+
+def test_ranks_that_do_not_have_the_same_work_are_told():
+    def shared(group: Group) -> str:
+        with pytest.raises(RankError) as refused:
+            list(group.share(list, range(5 - group.rank), each=2))
+        return str(refused.value)
+
+    assert on_threads(2, shared) == ["the ranks do not have the same work to share; use machines of the same kind."] * 2
 
 
 def test_a_single_process_keeps_its_gradients_and_asks_itself_whether_to_stop():

@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
+from threading import local
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,10 +16,12 @@ from torch import Tensor, nn
 
 import apac
 from apac.classify.scores import Scores
+from apac.distributed.ranks.group import Group
 from apac.evaluation import score_cache
 from apac.evaluation.fixed import evaluate
 from apac.evaluation.score_cache import SUMS, ScoreCache
 from apac.randomness import generator
+from threaded_ranks import on_threads
 
 U = apac.Homography(std=0.2)
 IMAGES = 5
@@ -347,3 +350,21 @@ def test_an_evaluation_with_a_cache_has_the_same_result_and_computes_its_passes_
         assert result.to_json() | {"seconds": 0} == plain.to_json() | {"seconds": 0}
     assert cached[0].seconds == cached[1].seconds > 0  # of the first call, which computed the passes
     assert names(tmp_path) == ["1.safetensors", "16.safetensors", "4.safetensors"]
+
+
+def test_a_network_that_fails_in_the_passes_of_one_rank_is_reported_on_all_of_them(images, monkeypatch):
+    groups = local()
+    monkeypatch.setattr(Group, "current", staticmethod(lambda: groups.own))
+
+    def evaluate_on(group: Group) -> str:
+        groups.own = group
+
+        def network(batch: Tensor) -> Tensor:
+            return torch.full((len(batch), 2), math.nan if group.rank else 0.0)
+
+        with pytest.raises(apac.InputError) as refused:
+            ScoreCache(apac.Classifier(network, U), images, 32).get(32)
+        return str(refused.value)
+
+    sentence = "on rank 1 of 2, the network returned NaN or an infinite logit for image 0 in pass 16."
+    assert on_threads(2, evaluate_on) == [sentence] * 2

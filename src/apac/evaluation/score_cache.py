@@ -71,7 +71,8 @@ class ScoreCache:
         started = time.monotonic()
         self._prepared = self._prepared or self.classifier.prepared(self.images, self.max_passes - self._done)
         own = units[self.group.rank] if self.group.rank < len(units) else None
-        for scores in self.group.gather(self._sum(*own, progress) if own else None):
+        summed = self.group.together(lambda: self._sum(*own, progress) if own else None)
+        for scores in self.group.gather(summed):
             if scores is None:
                 continue
             if self.scores is not None and self.scores.log_sum.shape != scores.log_sum.shape:

@@ -106,11 +106,14 @@ class Group:
     def share(self, run: Callable[[list[Item]], list[Result]], items: Iterable[Item], *, each: int) -> Iterator[Result]:
         """Yield the result of every item, in their order, on all ranks. A rank runs up to `each` of them at a time."""
         remaining = iter(items)
-        while taken := list(islice(remaining, each * self.size)):
+        while True:
+            taken = list(islice(remaining, each * self.size))
             own = taken[self.rank :: self.size]
             parts = self.gather((len(taken), self.together(lambda: run(own))))  # noqa: B023 (it is called at once)
             if any(count != len(taken) for count, _ in parts):
                 raise agreed(RankError("the ranks do not have the same work to share; use machines of the same kind."))
+            if not taken:
+                return
             yield from (parts[i % self.size][1][i // self.size] for i in range(len(taken)))
 
     def in_turns(self, action: Callable[[], Result]) -> Result:
