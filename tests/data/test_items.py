@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ from torch import Tensor
 
 import apac
 from apac.data.items import ItemReader, read_items, streamed_items
+from apac.distributed.ranks.group import Group
 from apac.progress import no_progress
+from apac.training.loop import plain_error
 from ranked import on_ranks
 from torch_items import Items, network, weights
 
@@ -70,14 +74,36 @@ def test_a_streamed_dataset_gives_the_weights_of_one_in_memory(dataset, workers)
     assert [e.validation_error for e in streamed.history] == [e.validation_error for e in expected.history]
 
 
-def streamed_weights() -> Tensor:
-    return weights(apac.train(network(), Items(), apac.Flip(), config=CONFIG, stream=True))
+def streamed_weights() -> tuple[Tensor, int]:
+    dataset = CountedItems()
+    run = apac.train(network(), dataset, apac.Flip(), config=CONFIG, stream=True)
+    return weights(run), sum(dataset.read.values())
 
 
 def test_ranks_stream_their_own_rows_and_have_the_weights_of_one_process():
-    alone = streamed_weights()
-    for other in on_ranks(2, streamed_weights):
-        assert (other - alone).abs().max() <= 1e-6
+    alone, reads = streamed_weights()
+    ranks = on_ranks(2, streamed_weights)
+    assert all((other - alone).abs().max() <= 1e-6 for other, _ in ranks)
+    # Half of two epochs of 24 rows and 6 held-out images. Both ranks digest the 18 images to train on, one fits them.
+    half = reads - (2 * 24 + 2 * 6) // 2
+    assert [own for _, own in ranks] == [half + 18, half]
+
+
+def test_a_rank_without_a_held_out_image_does_not_call_the_network():
+    class Alone(Group):
+        def sum_(self, tensor: Tensor) -> Tensor:
+            return tensor
+
+    calls: list[int] = []
+
+    class Network(torch.nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            calls.append(len(images))
+            return images.flatten(1)[:, :2]
+
+    for rank in (0, 1):
+        assert plain_error(Network(), torch.zeros(1, 1, 2, 2), torch.zeros(1).long(), group=Alone(rank, 2)) == 0
+    assert calls == [1]
 
 
 def test_a_dataset_is_read_again_for_every_batch_and_nothing_of_it_is_kept():
@@ -114,7 +140,7 @@ class DyingLater(Items):
         if index == 20:
             with self.file.open("a") as file:
                 file.write(".")
-            if self.file.stat().st_size == 5:
+            if self.file.stat().st_size >= 5:
                 os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(index)
 
@@ -131,7 +157,15 @@ def test_a_worker_that_is_killed_while_the_network_trains_ends_it_in_one_sentenc
         ((torch.zeros(1, 8, 8), 0), "got torch.float32 .1, 8, 8. for item 7, and torch.uint8 .1, 8, 8. for item 0"),
         ((torch.zeros(8, dtype=torch.uint8), 0), "item 7 of the dataset must be uint8 or floating-point .C, H, W."),
         ((torch.zeros(1, 8, 8, dtype=torch.int32), 0), "item 7 of the dataset must be uint8 or floating-point"),
-        ((torch.zeros(1, 8, 8, dtype=torch.uint8), "cat"), "item 7 of the dataset is not a pair .image, label.: Value"),
+        ((torch.zeros(1, 8, 8, dtype=torch.uint8), 0.7), "is not a pair .image, label.: TypeError: 'float' object"),
+        (
+            (torch.zeros(1, 8, 8, dtype=torch.uint8), 2**70),
+            "item 7 of the dataset has the label 11805916",
+        ),
+        (
+            (torch.zeros(1, 8, 8, dtype=torch.uint8), "cat"),
+            "is not a pair .image, label.: TypeError: 'str' object",
+        ),
     ],
 )
 def test_an_item_of_another_kind_is_named(item, sentence):
@@ -163,3 +197,61 @@ def test_data_that_are_in_memory_are_not_streamed(data):
 def test_a_number_of_workers_that_is_not_one_is_refused(workers):
     with pytest.raises(apac.InputError, match="workers must be an integer of at least 0, got "):
         apac.train(network(), Items(), apac.Flip(), config=CONFIG, workers=workers)
+
+
+def test_a_dataset_without_a_length_is_refused():
+    class Endless(Items):
+        def __len__(self) -> int:
+            raise NotImplementedError
+
+    with pytest.raises(apac.InputError, match="the length of the dataset is unknown: NotImplementedError"):
+        apac.train(network(), Endless(), apac.Flip(), config=CONFIG)
+
+
+class GradientItems(Items):
+    """Images that need a gradient, which no process may send to another."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, label = super().__getitem__(index)
+        return (image.float() / 255).requires_grad_() * 1, label
+
+
+def test_images_that_need_a_gradient_are_read_by_workers():
+    run = apac.train(network(), GradientItems(), apac.Flip(), config=CONFIG, workers=1)
+    assert torch.equal(weights(run), weights(apac.train(network(), FloatItems(), apac.Flip(), config=CONFIG)))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_floats_outside_of_what_a_deformation_expects_are_refused(stream):
+    class Large(FloatItems):
+        def __getitem__(self, index: int) -> tuple[Tensor, int]:
+            image, label = super().__getitem__(index)
+            return 10 * image, label
+
+    with pytest.raises(apac.InputError, match="expects pixels in 0 … 1"):
+        apac.train(network(), Large(), apac.Color(), config=CONFIG, stream=stream)
+
+
+def test_reading_a_dataset_draws_no_random_numbers_and_leaves_no_process():
+    before, state = len(multiprocessing.active_children()), torch.get_rng_state()
+
+    def stop() -> bool:
+        return len(calls) > 1 or bool(calls.append(0))
+
+    calls: list[int] = []
+    with pytest.raises(apac.ApacError) as kept:  # and the frames of the training with it
+        apac.train(network(), Items(), apac.Flip(), config=CONFIG, stream=True, workers=2, should_stop=stop)
+    assert "stopped" in str(kept.value) or "interrupted" in str(kept.value)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert len(multiprocessing.active_children()) == before
+
+
+@pytest.mark.filterwarnings("ignore:Got pickle error")
+def test_a_dataset_that_cannot_be_sent_to_another_process_is_refused(monkeypatch):
+    class Local(Items):
+        """Cannot be imported by another process."""
+
+    loader = partial(torch.utils.data.DataLoader, multiprocessing_context="spawn")
+    monkeypatch.setattr(torch.utils.data, "DataLoader", loader)
+    with pytest.raises(apac.InputError, match=r"cannot be read by 1 processes: .* or use workers=0"):
+        apac.train(network(), Local(), apac.Flip(), config=CONFIG, workers=1)

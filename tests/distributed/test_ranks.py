@@ -81,7 +81,9 @@ def test_ranks_share_items_and_all_of_them_have_every_result_in_order(items):
             ran[group.rank] += own
             return [10 * item for item in own]
 
-        return list(group.share(run, range(items), each=2))
+        results = list(group.share(run, range(items), each=2, work="numbers"))
+        group.end_share()
+        return results
 
     assert on_threads(3, shared) == [[10 * item for item in range(items)]] * 3
     assert sorted(item for own in ran for item in own) == list(range(items))
@@ -96,19 +98,22 @@ def test_an_item_that_fails_on_one_rank_fails_on_all_of_them():
 
     def shared(group: Group) -> str:
         with pytest.raises(apac.InputError) as refused:
-            list(group.share(fail, range(9), each=2))
+            list(group.share(fail, range(9), each=2, work="numbers"))
         return str(refused.value)
 
     assert on_threads(3, shared) == ["on rank 1 of 3, item 4 is bad."] * 3
 
 
-def test_ranks_that_do_not_have_the_same_work_are_told():
+@pytest.mark.parametrize(("counts", "works"), [((5, 4), ("a", "a")), ((5, 9), ("a", "a")), ((4, 4), ("a", "b"))])
+def test_ranks_that_do_not_share_the_same_work_are_told(counts, works):
     def shared(group: Group) -> str:
         with pytest.raises(RankError) as refused:
-            list(group.share(list, range(5 - group.rank), each=2))
+            list(group.share(list, range(counts[group.rank]), each=2, work=works[group.rank]))
+            group.end_share()
         return str(refused.value)
 
-    assert on_threads(2, shared) == ["the ranks do not have the same work to share; use machines of the same kind."] * 2
+    for sentence in on_threads(2, shared):
+        assert sentence.startswith("the ranks do not share the same work; start all of them with the same images")
 
 
 def test_a_single_process_keeps_its_gradients_and_asks_itself_whether_to_stop():

@@ -19,6 +19,7 @@ import apac
 from apac.classify.decision import TENSORS, Decision
 from apac.classify.scores import Scores
 from apac.distributed.ranks.group import Group
+from apac.errors import RankError
 from apac.evaluation.certified import Agreement, CertifiedEvaluation, Difference, compare, evaluate_certified, to_csv
 from apac.randomness import generator
 from decisions import make_decision
@@ -138,6 +139,26 @@ def test_several_ranks_share_the_passes_and_have_the_decisions_of_one_process(mo
             assert torch.equal(getattr(decision, name), getattr(expected, name)), name
     assert len(images) < min(seen)
     assert max(seen) < 0.5 * sum(seen)
+
+
+@pytest.mark.parametrize("change", ["error", "seed", "images"])
+def test_ranks_that_do_not_decide_alike_are_told(monkeypatch, change):
+    images = torch.rand(50, 1, 8, 8, generator=generator(0, "test", 0))
+    groups = local()
+    monkeypatch.setattr(Group, "current", staticmethod(lambda: groups.own))
+
+    def evaluate_on(group: Group) -> str:
+        groups.own, other = group, bool(group.rank)
+        rule = replace(RULE, error=0.5) if change == "error" and other else RULE
+        seed = 1 if change == "seed" and other else 0
+        classifier = replace(file_classifier().classifier, rule=rule, seed=seed, device_batch=4)
+        decided = images.flip(3) if change == "images" and other else images
+        with pytest.raises(RankError) as refused:
+            evaluate_certified(classifier, decided, torch.zeros(50, dtype=torch.int64))
+        return str(refused.value)
+
+    for sentence in on_threads(2, evaluate_on):
+        assert sentence.startswith("the ranks do not share the same work")
 
 
 def test_json_contains_all_but_the_decision(evaluated):

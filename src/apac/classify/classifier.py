@@ -90,6 +90,7 @@ class Classifier:
             ranks = Group.current() if across_ranks else Group()
             with replace(self._runner, ranks=ranks).running() as runner:
                 decision = PassScheduler(runner, self._rule_of(images), images, self.combine, progress).decide()
+            ranks.end_share()
             if isinstance(self.rule, Exhaustive):
                 decision = decision.without_errors()
         return replace(decision, temperature=self.temperature)

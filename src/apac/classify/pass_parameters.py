@@ -22,7 +22,7 @@ def sample_shared(deformation: Deformation, images: Tensor, seed: int, numbers: 
 
 def sample_independent(deformation: Deformation, images: Tensor, seed: int, numbers: range) -> Any:
     """Sample one row of parameters per pass and image, pass by pass. They depend on (seed, pixels of the image, m)."""
-    streams = [f"pass of {_digest(image)}" for image in images]
+    streams = [f"pass of {digest(image)}" for image in images]
     rows = [
         deformation.sample(1, _image_shape(images), generator=generator(seed, stream, number))
         for number in numbers
@@ -37,7 +37,7 @@ def all_values(deformation: Deformation, images: Tensor, numbers: range) -> Any:
     return trees.to_device(values, images.device)
 
 
-def _digest(image: Tensor) -> str:
+def digest(image: Tensor) -> str:
     """Hash the pixels; the same pixels in another floating-point type have the same hash."""
     return hashlib.blake2b(image.cpu().double().contiguous().numpy().tobytes(), digest_size=16).hexdigest()
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from apac import trees
 from apac.classify.network_outputs import CLASSES_VARY, Outputs, log_probabilities, to_logits
-from apac.classify.pass_parameters import all_values, sample_independent, sample_shared
+from apac.classify.pass_parameters import all_values, digest, sample_independent, sample_shared
 from apac.deform.base import Deformation
 from apac.distributed.ranks.group import Group
 from apac.errors import InputError
@@ -23,6 +23,7 @@ from apac.inference.workers import WorkerPool, worker_pool
 
 Item = TypeVar("Item")
 
+SHARED = 8  # blocks that a rank runs before the ranks exchange their results
 PART = 4  # batches of the network that are deformed at once
 CACHE = 16 << 20  # bytes of a core's cache
 LIBRARY_CACHE = 10 << 20  # of the images that another library transforms at once, and copies several times
@@ -84,13 +85,13 @@ class PassRunner:
         """Return the log-probabilities of the undeformed images, (N, K)."""
         # Without images, a blank one tells the number of classes.
         batches = (images if len(images) else images.new_zeros(1, *images.shape[1:])).split(self.device_batch)
-        with closing(self.map(self._run_plain, batches)) as parts:
+        with closing(self._shared(self._run_plain, batches, images, range(0))) as parts:
             return torch.cat(list(parts))[: len(images)]
 
     def log_probabilities(self, images: Tensor, numbers: range) -> Generator[Tensor, None, None]:
         """Yield the log-probabilities of the images, (N, K), for one pass after the other."""
         parts = images.split(self._part_size(images))
-        with closing(self.map(self._run, self._blocks(images, parts, numbers))) as results:
+        with closing(self._shared(self._run, self._blocks(images, parts, numbers), images, numbers)) as results:
             classes = None
             while same_passes := list(islice(results, len(parts))):  # all parts of the images, (passes, n, K) each
                 classes = classes or same_passes[0].shape[2]
@@ -146,10 +147,16 @@ class PassRunner:
     def map(self, function: Callable[[Item], Tensor], items: Iterable[Item]) -> Generator[Tensor, None, None]:
         """Deform and evaluate items in the workers, or in the calling thread if only one thread can deform."""
         workers = self.workers if self.deformation.thread_safe else CALLING_THREAD
+        yield from workers.map(function, items)
+
+    def _shared(
+        self, function: Callable[[Item], Tensor], items: Iterable[Item], images: Tensor, numbers: range
+    ) -> Generator[Tensor, None, None]:
+        """Map items, which are the passes `numbers` of images; all ranks share them."""
         if self.ranks.size == 1:
-            yield from workers.map(function, items)
-        else:
-            yield from self.ranks.share(lambda own: list(workers.map(function, own)), items, each=2 * workers.count)
+            return self.map(function, items)
+        work = f"{function.__name__} of {digest(images)} in {numbers} with seed {self.seed}"
+        return self.ranks.share(lambda own: list(self.map(function, own)), items, each=SHARED, work=work)
 
     def _evaluate(self, virtual: Tensor) -> Tensor:
         if self.deformation.thread_safe or self.workers.count == 1:

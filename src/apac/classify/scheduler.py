@@ -27,7 +27,7 @@ MERGE_AFTER = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class ImageGroup:
     """Undecided images that had the same passes, and what is known about them."""
 
     indices: Tensor  # (n,) into the images to decide
@@ -57,7 +57,7 @@ class PassScheduler:
     def decide(self) -> Decision:
         """Decide all images, one group after the other, and return the decisions in the order of the images."""
         start = 0
-        few_left: list[Group] = []
+        few_left: list[ImageGroup] = []
         while start < len(self.images):
             group = self._start_group(start)
             start += len(group)
@@ -71,7 +71,7 @@ class PassScheduler:
                 few_left = []
         return Decision.concatenate(self.decisions).select(torch.cat(self.indices).argsort())
 
-    def _start_group(self, start: int) -> Group:
+    def _start_group(self, start: int) -> ImageGroup:
         """Return the next images as a group without passes. The number of classes is unknown until the first pass."""
         indices = torch.arange(start, min(start + self.group_size, len(self.images)))
 
@@ -80,9 +80,9 @@ class PassScheduler:
 
         state = self.rule.init(len(indices), plain, self.combination.max_difference)
         no_classes = Scores.zero(len(indices), 0)
-        return Group(indices, indices, state, no_classes, MarginMoments.zero(no_classes.log_sum))
+        return ImageGroup(indices, indices, state, no_classes, MarginMoments.zero(no_classes.log_sum))
 
-    def _advance(self, group: Group, until: int) -> Group:
+    def _advance(self, group: ImageGroup, until: int) -> ImageGroup:
         """Run rounds until all images are decided or had `until` passes, and return the undecided ones."""
         until = min(until, self.rule.limit)
         while len(group) and group.scores.passes < until:
@@ -93,7 +93,7 @@ class PassScheduler:
             group = self._run_round(group, range(done, min(done + passes, until)))
         return group
 
-    def _run_round(self, group: Group, numbers: range) -> Group:
+    def _run_round(self, group: ImageGroup, numbers: range) -> ImageGroup:
         """Run the passes `numbers`, unless all images are decided before, and return the undecided images."""
         images = self.images[group.indices]
         self._prepare_if_worth(images, numbers.stop)
@@ -113,7 +113,7 @@ class PassScheduler:
             self.considered = passes
             self.runner = self.runner.prepared(images, passes)
 
-    def _update(self, group: Group, log_probabilities: Tensor, scores: Scores) -> Group:
+    def _update(self, group: ImageGroup, log_probabilities: Tensor, scores: Scores) -> ImageGroup:
         """Pass a batch of passes, (passes, n, K), to the rule and return the undecided images.
 
         `scores` include the batch.
@@ -132,7 +132,7 @@ class PassScheduler:
         self.passes_done += len(values) * len(group)
         return self._retire_finished(replace(group, scores=scores, moments=group.moments.add(values), state=state))
 
-    def _with_classes(self, group: Group, first_pass: Tensor) -> Group:
+    def _with_classes(self, group: ImageGroup, first_pass: Tensor) -> ImageGroup:
         """Return a group without passes whose sums have the K classes of its first pass, (n, K)."""
         images, classes = first_pass.shape
         batch = self.runner.device_batch
@@ -140,7 +140,7 @@ class PassScheduler:
         moments = MarginMoments.zero(self.combination.values(first_pass))
         return replace(group, scores=Scores.zero(images, classes), moments=moments)
 
-    def _retire_finished(self, group: Group) -> Group:
+    def _retire_finished(self, group: ImageGroup) -> ImageGroup:
         """Retire the images that need no more passes, and return the others."""
         group = self._retire(group, group.state.decided, self.rule.when_decided)
         group = self._retire(group, group.state.undecidable, self.rule.at_limit)
@@ -148,7 +148,7 @@ class PassScheduler:
             group = self._retire(group, torch.ones(len(group), dtype=torch.bool), self.rule.at_limit)
         return group
 
-    def _retire(self, group: Group, mask: Tensor, reason: str) -> Group:
+    def _retire(self, group: ImageGroup, mask: Tensor, reason: str) -> ImageGroup:
         """Record the results of the images of a mask, (n,), by their scores so far, and return the others."""
         if not mask.any():
             return group
@@ -161,7 +161,7 @@ class PassScheduler:
         self.indices.append(retired.indices)
         return trees.rows(group, ~mask)
 
-    def _report_progress(self, group: Group) -> None:
+    def _report_progress(self, group: ImageGroup) -> None:
         all_at_once = self.rule.next_passes(0, fill=1) == self.rule.limit  # every image gets the same passes
         if all_at_once:
             self.progress("deciding", self.passes_done, len(self.images) * self.rule.limit)
@@ -170,7 +170,7 @@ class PassScheduler:
             self.progress("deciding", self.images_done, len(self.images), note)
 
 
-def _warn_not_finite(group: Group, finite: Tensor) -> None:
+def _warn_not_finite(group: ImageGroup, finite: Tensor) -> None:
     """Log which images the network failed on; finite (passes, n)."""
     failed = (~finite.all(dim=0)).nonzero()[:, 0].tolist()
     first = finite.int().argmin(dim=0) + group.scores.passes  # (n,)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # imports torch, which is slow
 def certified_evaluation(
     files: EvaluationFiles, run: Run, rule: Certified, against: int | None, seed: int, group: Group
 ) -> None:
-    """Evaluate the certified rule. Of several ranks, the first decides and writes; all share the passes `against`."""
+    """Evaluate the certified rule. Several ranks share the passes, and the first one writes."""
     from apac.classify.scores import rank
     from apac.cli.evaluate_output import print_certified, write_certified
     from apac.deform.compose import Compose

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pickle import PicklingError
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,11 @@ from torch import Tensor
 from apac.data.mapped import StoredImages, image_digest
 from apac.errors import InputError
 from apac.progress import Progress
+from apac.validation import quoted
 
 Item = tuple[Tensor, int]
 READ_TOGETHER = 64  # items that a worker reads at once
+LARGEST = 1 << 62  # label, which fits into int64
 
 
 class ItemReader:
@@ -27,7 +31,11 @@ class ItemReader:
         self.digests: Sequence[str] = ()  # of all items; if known, items that differ are refused
         self._shape: tuple[int, ...] | None = None
         self._dtype: torch.dtype | None = None
-        if not len(dataset):
+        try:
+            self._count = len(dataset)
+        except Exception as error:  # a dataset of the caller may raise anything
+            raise InputError(f"the length of the dataset is unknown: {_reason(error)}.") from error
+        if not self._count:
             raise InputError("the dataset must hold at least one item to train on.")
         first = self[0]
         if isinstance(first, str):
@@ -35,7 +43,7 @@ class ItemReader:
         self._shape, self._dtype = tuple(first[0].shape), first[0].dtype
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return self._count
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -51,10 +59,11 @@ class ItemReader:
     def __getitem__(self, index: int) -> Item | str:
         try:
             image, label = self.dataset[index]
-            pixels, number = image_tensor(image), int(label)
-        except Exception as error:  # a dataset of the caller may raise anything, in another process
-            reason = " ".join(str(error).split()).rstrip(".") or "no message"
-            return f"item {index} of the dataset is not a pair (image, label): {type(error).__name__}: {reason}."
+            pixels, number = image_tensor(image), operator.index(label)
+        except Exception as error:  # in another process
+            return f"item {index} of the dataset is not a pair (image, label): {_reason(error)}."
+        if not -LARGEST <= number <= LARGEST:
+            return f"item {index} of the dataset has the label {quoted(number)}; labels are 0 … K - 1 for K classes."
         shape = tuple(pixels.shape)
         if pixels.ndim != 3 or not (pixels.dtype == torch.uint8 or pixels.is_floating_point()):
             return f"item {index} of the dataset must be uint8 or floating-point (C, H, W), got {pixels.dtype} {shape}."
@@ -125,18 +134,33 @@ def _load(
     """Yield the images (n, C, H, W) and labels at the rows of each batch. Workers read the next ones meanwhile."""
     from torch.utils.data import DataLoader
 
-    loader: Any = DataLoader(reader, batch_sampler=rows, num_workers=workers, collate_fn=_collate)  # type: ignore[arg-type]
-    # The calling thread starts the workers now: a process that a thread of an executor starts does not end properly.
-    loading = iter(loader)
+    # With a generator of its own, it draws no numbers from torch's.
+    loader: Any = DataLoader(
+        reader,  # type: ignore[arg-type]
+        batch_sampler=rows,
+        num_workers=workers,
+        collate_fn=_collate,
+        generator=torch.Generator(),
+    )
+    try:
+        # The calling thread starts the workers: processes that a thread of an executor starts do not end properly.
+        return _checked(iter(loader))
+    except (PicklingError, AttributeError, TypeError, OSError, RuntimeError) as error:
+        raise InputError(
+            f"the dataset cannot be read by {workers} processes: {_reason(error)}; define its class at the top level "
+            f"of a module, or use workers=0."
+        ) from error
 
-    def batches() -> Generator[tuple[Tensor, list[int]], None, None]:
+
+def _checked(loading: Iterator[tuple[Tensor, list[int]] | str]) -> Generator[tuple[Tensor, list[int]], None, None]:
+    try:
         with lost_workers_named():
             for batch in loading:
                 if isinstance(batch, str):
                     raise InputError(batch)
                 yield batch
-
-    return batches()
+    finally:
+        del loading  # which ends the workers, even if the frame is kept by an exception
 
 
 @contextmanager
@@ -148,7 +172,7 @@ def lost_workers_named() -> Iterator[None]:
         if not str(error).startswith("DataLoader worker"):
             raise
         reason = str(error).split("\n")[0].rstrip(".")
-        raise InputError(f"a worker that reads the dataset ended, perhaps without memory: {reason}.") from error
+        raise InputError(f"a worker that reads the dataset ended, perhaps because memory ran out: {reason}.") from error
 
 
 def _collate(items: list[Item | str]) -> tuple[Tensor, list[int]] | str:
@@ -167,10 +191,15 @@ def image_tensor(image: Any) -> Tensor:
         picture = image if image.mode in ("L", "RGB") else image.convert("RGB")
         pixels = torch.from_numpy(np.array(picture))  # (H, W) or (H, W, C)
         return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1)
-    tensor = torch.as_tensor(image)
+    tensor = torch.as_tensor(image).detach().cpu()
     return tensor[None] if tensor.ndim == 2 else tensor
 
 
 def item_digest(item: Item) -> str:
     """Return a hash of an image, with its label."""
     return f"{image_digest(item[0])} {item[1]}"
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split()).rstrip(".") or "no message"
+    return f"{type(error).__name__}: {text}"

@@ -135,7 +135,8 @@ def train(
     load_all = group.together if cache is None else group.in_turns
     dataset = load_all(lambda: _load(data, settings, config, progress, **options))
     split = group.together(lambda: split_images(dataset, settings.config))
-    streaming = without_warnings() if stream else nullcontext()
+    # Pillow warns of files when they are decoded.
+    streaming = without_warnings() if stream and isinstance(data, str | os.PathLike) else nullcontext()
     with _mode_restored_on_failure(module), streaming, lost_workers_named():
         if group.size > 1:
             group.require_same({"the data": f"with digest {split.digest()}"})

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from apac import models
 from apac.data import NAMES
+from apac.data.mapped import StoredImages, part_size
 from apac.deform.base import Deformation
 from apac.distributed.ranks.group import Group, agreed
 from apac.errors import InputError
@@ -65,7 +66,7 @@ def _network_name(network: Any) -> str | None:
     return str(network)
 
 
-def check_values(images: Tensor, settings: RunSettings, config: TrainConfig) -> None:
+def check_values(images: Tensor | StoredImages, settings: RunSettings, config: TrainConfig) -> None:
     """Raise InputError if the images do not have the values that the settings require."""
     if not images.is_floating_point():
         return
@@ -74,7 +75,8 @@ def check_values(images: Tensor, settings: RunSettings, config: TrainConfig) -> 
             f"floating-point images are not normalized, so omit normalization={config.normalization!r}, or pass uint8 "
             f"pixels."
         )
-    settings.deformation.validate_pixels(images)
+    for part in images.split(part_size(images.shape[1:], 500)) if settings.deformation.expects_pixels else ():
+        settings.deformation.validate_pixels(part)
 
 
 def check_ranks(group: Group, settings: RunSettings, options: Mapping[str, Any]) -> None:

@@ -60,7 +60,7 @@ def load_data(
         raise InputError(
             "stream=True reads a folder or a torch Dataset again for every batch; omit it for other data, or the cache."
         )
-    if not isinstance(workers, int) or workers < 0:
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 0:
         raise InputError(f"workers must be an integer of at least 0, got {workers!r}.")
     if isinstance(data, Dataset):
         return data

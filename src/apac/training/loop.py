@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -130,7 +131,8 @@ def run_epochs(
     def inputs(images: Tensor) -> Tensor:
         return standardize(deformation.preprocess(scale_pixels(images))).to(device)
 
-    samples = _virtual_samples(
+    # Not a variable: the frame of an exception would keep the workers.
+    for virtual, targets in _virtual_samples(
         config,
         deformation,
         standardize,
@@ -140,8 +142,7 @@ def run_epochs(
         ranks,
         range(state.step, total),
         prefetch=prefetch,
-    )
-    for virtual, targets in samples:
+    ):
         if state.tied and state.step >= steps * tied_epochs(config):
             untie(state, config, images.shape[1:])
         learning_rate = learning_rate_at(config, state.step, steps)
@@ -203,22 +204,26 @@ def _virtual_samples(
     rows = group.rows(config.batch_size)
     read_whole = group.size == 1 or draws_for_batches(deformation)
 
-    def drawn(step: int) -> tuple[torch.Generator, Tensor]:
-        random = generator(config.seed, "training step", step)
-        return random, draw(config.batch_size, len(images), cumulative_weights, generator=random)
+    drawn: deque[tuple[torch.Generator, Tensor]] = deque()
+
+    def positions() -> Iterator[Tensor]:
+        for step in steps:
+            random = generator(config.seed, "training step", step)
+            index = draw(config.batch_size, len(images), cumulative_weights, generator=random)
+            drawn.append((random, index))
+            yield index if read_whole else index[rows]
 
     def make(step: int) -> tuple[Tensor, Tensor]:
-        random, index = drawn(step)
-        targets, pixels = labels[index], scale_pixels(next(read))
+        pixels = scale_pixels(next(read))  # the workers of a DataLoader read those of the next steps meanwhile
+        random, index = drawn.popleft()
+        targets = labels[index]
         if group.size == 1:
             virtual = deformation(pixels, generator=random, labels=targets)
         else:
             virtual = deform_rows(deformation, pixels, rows, generator=random, labels=targets)
         return standardize(virtual).contiguous(memory_format=torch.channels_last), targets[rows]
 
-    # All positions are known beforehand, so that the workers of a DataLoader read ahead.
-    positions = (index if read_whole else index[rows] for _, index in map(drawn, steps))
-    with closing(read_batches(images, positions)) as read:
+    with closing(read_batches(images, positions())) as read:
         yield from batches(make, steps.start, steps.stop, prefetch=prefetch)
 
 
@@ -251,8 +256,12 @@ def plain_error(
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     size = part_size(images.shape[1:], 500)
-    parts = zip(take(images, own).split(size), labels[own].split(size), strict=own.start < own.stop)
-    wrong = sum(int((network(inputs(part)).argmax(dim=1).cpu() != truth).sum()) for part, truth in parts)
+    parts = take(images, own).split(size) if own.start < own.stop else ()  # a rank may have none
+    truths = labels[own].split(size) if parts else ()
+    wrong = sum(
+        int((network(inputs(part)).argmax(dim=1).cpu() != truth).sum())
+        for part, truth in zip(parts, truths, strict=True)
+    )
     for module, training in modes:
         module.training = training
     device = next((parameter.device for parameter in network.parameters()), CPU)

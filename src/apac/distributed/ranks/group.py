@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -93,28 +93,52 @@ class Group:
         if self.size == 1:
             return action()
         value, failure = _outcome(action)
-        failures = self.gather(failure)
-        failed = [rank for rank, error in enumerate(failures) if error is not None]
-        if failed:
-            error = failures[failed[0]]
-            if len(failed) < self.size:
-                error = type(error)(f"on rank {failed[0]} of {self.size}, {error}")
-            raise agreed(error)
-        assert value is not None or failure is None
+        self._raise_first(self.gather(failure))
         return value  # type: ignore[return-value]
 
-    def share(self, run: Callable[[list[Item]], list[Result]], items: Iterable[Item], *, each: int) -> Iterator[Result]:
-        """Yield the result of every item, in their order, on all ranks. A rank runs up to `each` of them at a time."""
+    def share(
+        self, run: Callable[[list[Item]], list[Result]], items: Iterable[Item], *, each: int, work: str
+    ) -> Generator[Result, None, None]:
+        """Yield the result of every item, in their order, on all ranks. A rank runs up to `each` of them at a time.
+
+        `work` tells these items from all others, so that ranks notice if they do not share the same ones. After the
+        last items, call `end_share`.
+        """
         remaining = iter(items)
-        while True:
-            taken = list(islice(remaining, each * self.size))
+        while taken := list(islice(remaining, each * self.size)):
             own = taken[self.rank :: self.size]
-            parts = self.gather((len(taken), self.together(lambda: run(own))))  # noqa: B023 (it is called at once)
-            if any(count != len(taken) for count, _ in parts):
-                raise agreed(RankError("the ranks do not have the same work to share; use machines of the same kind."))
-            if not taken:
-                return
-            yield from (parts[i % self.size][1][i // self.size] for i in range(len(taken)))
+            results = self._results(lambda: run(own), f"{len(taken)} of {work}")  # noqa: B023 (it is called at once)
+            yield from (results[i % self.size][i // self.size] for i in range(len(taken)))
+
+    def end_share(self) -> None:
+        """Raise RankError if another rank has items to share that this one does not have."""
+        if self.size > 1:
+            self._results(list, "")
+
+    def _results(self, action: Callable[[], Result], work: str) -> list[Result]:
+        """Return what `action` returns on each rank. Raise the first error, or RankError if they do other work."""
+        value, failure = _outcome(action)
+        shares = self.gather((value, failure, work))
+        self._raise_first([failure for _, failure, _ in shares])
+        if any(other != work for _, _, other in shares):
+            raise agreed(
+                RankError(
+                    "the ranks do not share the same work; start all of them with the same images and settings, on "
+                    "processors of the same kind."
+                )
+            )
+        return [value for value, _, _ in shares]
+
+    def _raise_first(self, failures: list[ApacError | None]) -> None:
+        """Raise the first of the errors of all ranks, if there is one."""
+        failed = [rank for rank, error in enumerate(failures) if error is not None]
+        if not failed:
+            return
+        error = failures[failed[0]]
+        assert error is not None
+        if len(failed) < self.size:
+            error = type(error)(f"on rank {failed[0]} of {self.size}, {error}")
+        raise agreed(error)
 
     def in_turns(self, action: Callable[[], Result]) -> Result:
         """Return what `action` returns on this rank, where it may find what another rank of its machine has stored.
@@ -169,6 +193,8 @@ def _lost_ranks_named() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        if str(error).startswith("DataLoader worker"):  # its signal interrupts whatever the main thread does
+            raise
         logging.getLogger("apac").debug("a collective failed", exc_info=True)
         raise RankError(
             "another rank has ended or cannot be reached, so this one ends too; its own message says why. Start again "
