@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,9 +14,8 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from apac.data.base import scale_pixels
-from apac.data.mapped import StoredImages, part_size, read_batches, take
+from apac.data.mapped import StoredImages, part_size, take
 from apac.deform.base import Deformation
-from apac.deform.rows import deform_rows, draws_for_batches
 from apac.distributed.ranks.gradients import GradientSum
 from apac.distributed.ranks.group import Group, agreed
 from apac.distributed.ranks.layers import whole_batches
@@ -26,10 +23,10 @@ from apac.errors import TrainingError
 from apac.inference.memory import keep_freed_blocks
 from apac.models.tied import untied
 from apac.progress import Progress, no_progress
-from apac.randomness import generator, seeded_torch
-from apac.training.batches import batches, draw
+from apac.randomness import seeded_torch
 from apac.training.config import TrainConfig
 from apac.training.optimizer import make_optimizer
+from apac.training.virtual_samples import virtual_samples
 from apac.validation import quoted
 
 CPU = torch.device("cpu")
@@ -132,7 +129,7 @@ def run_epochs(
         return standardize(deformation.preprocess(scale_pixels(images))).to(device)
 
     # Not a variable: the frame of an exception would keep the workers.
-    for virtual, targets in _virtual_samples(
+    for virtual, targets in virtual_samples(
         config,
         deformation,
         standardize,
@@ -183,48 +180,6 @@ def run_epochs(
         if end_of_epoch:
             state.loss_sum = 0.0
         after_step(state)
-
-
-def _virtual_samples(
-    config: TrainConfig,
-    deformation: Deformation,
-    standardize: Callable[[Tensor], Tensor],
-    images: Tensor | StoredImages,
-    labels: Tensor,
-    cumulative_weights: Tensor | None,
-    group: Group,
-    steps: range,
-    *,
-    prefetch: bool | None,
-) -> Generator[tuple[Tensor, Tensor], None, None]:
-    """Yield the virtual samples and labels of this rank for each step.
-
-    A batch is drawn with replacement, and each image is deformed with newly sampled parameters.
-    """
-    rows = group.rows(config.batch_size)
-    read_whole = group.size == 1 or draws_for_batches(deformation)
-
-    drawn: deque[tuple[torch.Generator, Tensor]] = deque()
-
-    def positions() -> Iterator[Tensor]:
-        for step in steps:
-            random = generator(config.seed, "training step", step)
-            index = draw(config.batch_size, len(images), cumulative_weights, generator=random)
-            drawn.append((random, index))
-            yield index if read_whole else index[rows]
-
-    def make(step: int) -> tuple[Tensor, Tensor]:
-        pixels = scale_pixels(next(read))  # the workers of a DataLoader read those of the next steps meanwhile
-        random, index = drawn.popleft()
-        targets = labels[index]
-        if group.size == 1:
-            virtual = deformation(pixels, generator=random, labels=targets)
-        else:
-            virtual = deform_rows(deformation, pixels, rows, generator=random, labels=targets)
-        return standardize(virtual).contiguous(memory_format=torch.channels_last), targets[rows]
-
-    with closing(read_batches(images, positions())) as read:
-        yield from batches(make, steps.start, steps.stop, prefetch=prefetch)
 
 
 def learning_rate_at(config: TrainConfig, step: int, steps: int) -> float:
