@@ -16,6 +16,7 @@ from torch import Tensor
 from apac.data.mapped import StoredImages, image_digest
 from apac.errors import InputError
 from apac.progress import Progress
+from apac.randomness import generator
 from apac.validation import quoted
 
 Item = tuple[Tensor, int]
@@ -140,7 +141,7 @@ def _load(
         batch_sampler=rows,
         num_workers=workers,
         collate_fn=_collate,
-        generator=torch.Generator(),
+        generator=generator(0, "dataset", 0),
     )
     try:
         # The calling thread starts the workers: processes that a thread of an executor starts do not end properly.
