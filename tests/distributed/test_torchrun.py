@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,8 @@ def test_a_restart_before_the_training_begins_does_not_take_an_old_run_for_its_o
 
 def test_a_training_leaves_one_complete_run(run):
     assert len(apac.load(run).history) == 1
-    assert sorted(path.name for path in run.iterdir()) == ["run.json", "weights.safetensors"]
+    # Other tests, which may come first, evaluate it.
+    assert {path.name for path in run.iterdir()} - {"scores"} == {"run.json", "weights.safetensors"}
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,8 @@ def interrupted(log: Path, number: int, reached: Callable[[], object], *command:
     agent = start(log, *command)
     wait_until(reached, agent)
     for pid in (agent.pid, *ranks_of(agent)):
-        os.kill(pid, number)
+        with suppress(ProcessLookupError):  # the agent passes SIGTERM on, by which a rank may have ended
+            os.kill(pid, number)
     assert agent.wait(SECONDS)
     assert "/apac/" not in "".join(line for line in log.read_text().splitlines() if line.startswith("  File "))
 
