@@ -91,7 +91,7 @@ def test_the_file_does_not_depend_on_the_number_of_threads(images, whole, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cifar10-cnn", "mnist-cnn"])  # by OpenVINO, and by ONNX Runtime
+@pytest.mark.parametrize("name", ["cifar10-cnn", "mnist-cnn"])  # by ONNX Runtime, and by OpenVINO
 def test_the_file_of_a_prepared_network_does_not_depend_on_the_number_of_threads(name, tmp_path):
     run, images = apac.load(name), write_images(tmp_path / "images", 64)
     passes = int(2 * MIN_OPERATIONS / 64 / operations(run.network, torch.zeros(1, *run.image_shape)))

@@ -90,7 +90,7 @@ def test_the_prefetching_thread_has_one_torch_thread_and_other_threads_keep_thei
 
 @pytest.mark.parametrize(("cores", "threads", "prefetch"), [(2, 1, True), (2, 2, False), (1, 1, False)])
 def test_by_default_batches_are_prefetched_where_a_core_is_free(cores, threads, prefetch, monkeypatch):
-    monkeypatch.setattr("apac.training.batches._cores", lambda: cores)
+    monkeypatch.setattr("apac.training.batches.cores", lambda: cores)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from apac.errors import ApacError, require
 from apac.inference.modules import modules_of
 from apac.inference.onnx_export import to_onnx
+from apac.inference.workers import cores
 
 Network = Callable[[Tensor], Tensor]
 
@@ -142,7 +143,13 @@ def _by_onnxruntime(model: bytes) -> Network:
 
 def _by_openvino(model: bytes, threads: int) -> Network:
     openvino = require("openvino", extra="fast")
-    settings = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads}
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "NUM_STREAMS": threads,
+        "INFERENCE_NUM_THREADS": threads,
+        # Processes that share the machine, such as ranks, would all be pinned to its first cores.
+        "ENABLE_CPU_PINNING": threads >= cores(),
+    }
     with _root_logger_kept():
         converted = openvino.convert_model(io.BytesIO(model))
     compiled = openvino.compile_model(converted, "CPU", settings)

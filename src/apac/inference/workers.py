@@ -101,6 +101,11 @@ def set_own_torch_threads(count: int, default: int | None = None) -> None:
         _helper_thread().submit(torch.set_num_threads, default).result()
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def limit_to_one_torch_thread() -> None:
     """Set the calling thread to one torch thread for the rest of its life."""
     set_own_torch_threads(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -10,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from apac.inference.workers import limit_to_one_torch_thread
+from apac.inference.workers import cores, limit_to_one_torch_thread
 
 Batch = TypeVar("Batch")
 
@@ -25,7 +24,7 @@ def batches(
     additional thread slows torch's threads down: `apac bench` measures the cost.
     """
     count = torch.get_num_threads()
-    if start >= stop or not (_cores() > count if prefetch is None else prefetch):
+    if start >= stop or not (cores() > count if prefetch is None else prefetch):
         yield from map(make, range(start, stop))
         return
     with ThreadPoolExecutor(1, thread_name_prefix="apac") as worker:
@@ -47,7 +46,3 @@ def draw(count: int, n: int, cumulative_weights: Tensor | None, *, generator: to
         return torch.randint(n, (count,), generator=generator)
     points = torch.rand(count, dtype=torch.float64, generator=generator) * cumulative_weights[-1]
     return torch.searchsorted(cumulative_weights, points, right=True)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
