@@ -58,13 +58,13 @@ def test_an_untrained_convolution_passes_its_inputs_on(random):
         assert layer.weight[layer.in_channels :].count_nonzero(dim=(1, 2, 3)).gt(1).all()  # the others are random
 
 
-def change_of_a_step(layer: torch.nn.Module, parameter: torch.nn.Parameter, x: torch.Tensor) -> torch.Tensor:
+def change_of_a_step(layer: torch.nn.Module, parameter: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return by how much a step of gradient descent changes what the layer returns, for the same gradient of that."""
     before = layer(x)
     before.backward(torch.ones_like(before))
     assert parameter.grad is not None
     with torch.no_grad():
-        parameter -= 1e-3 * parameter.grad
+        parameter.sub_(1e-3 * parameter.grad)
         return layer(x) - before
 
 
