@@ -199,13 +199,14 @@ def test_a_number_of_workers_that_is_not_one_is_refused(workers):
         apac.train(network(), Items(), apac.Flip(), config=CONFIG, workers=workers)
 
 
-def test_a_dataset_without_a_length_is_refused():
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_dataset_without_a_length_is_refused(cached, tmp_path):
     class Endless(Items):
         def __len__(self) -> int:
             raise NotImplementedError
 
     with pytest.raises(apac.InputError, match="the length of the dataset is unknown: NotImplementedError"):
-        apac.train(network(), Endless(), apac.Flip(), config=CONFIG)
+        apac.train(network(), Endless(), apac.Flip(), config=CONFIG, cache=tmp_path if cached else None)
 
 
 class GradientItems(Items):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from apac import trees
 from apac.classify.network_outputs import CLASSES_VARY, Outputs, log_probabilities, to_logits
-from apac.classify.pass_parameters import all_values, digest, sample_independent, sample_shared
+from apac.classify.pass_parameters import all_values, digest_of_all, sample_independent, sample_shared
 from apac.deform.base import Deformation
 from apac.distributed.ranks.group import Group
 from apac.errors import InputError
@@ -155,7 +155,7 @@ class PassRunner:
         """Map items, which are the passes `numbers` of images; all ranks share them."""
         if self.ranks.size == 1:
             return self.map(function, items)
-        work = f"{function.__name__} of {digest(images)} in {numbers} with seed {self.seed}"
+        work = f"{function.__name__} of {digest_of_all(images)} in {numbers} with seed {self.seed}"
         return self.ranks.share(lambda own: list(self.map(function, own)), items, each=SHARED, work=work)
 
     def _evaluate(self, virtual: Tensor) -> Tensor:

@@ -50,9 +50,8 @@ def cached_files(
 
 def cached_items(cache: Path, dataset: Any, workers: int, progress: Progress) -> tuple[MappedImages, Description]:
     """Return the pixels of a map-style Dataset, read by a DataLoader into the folder `cache` unless it has them."""
-    name, count = type(dataset).__name__, len(dataset)
     reader = ItemReader(dataset)
-    shape = reader.image_shape
+    name, count, shape = type(dataset).__name__, len(reader), reader.image_shape
     if reader.dtype != torch.uint8:
         raise InputError(f"the images of the dataset are {reader.dtype}, and a cache holds uint8; omit the cache.")
     source = f"{type(dataset).__module__}.{type(dataset).__qualname__}, {count} items"
