@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,19 +14,10 @@ import torch
 from PIL import Image
 
 import apac
+from script_files import load_script
 
 ROOT = Path(__file__).parent.parent
 CLUSTER = ROOT / "examples" / "cluster"
-
-
-def load_script(path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, path.stem, module)  # where dataclasses look for their annotations
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

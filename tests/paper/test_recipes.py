@@ -71,11 +71,24 @@ def test_the_class_distinctive_recipe_deforms_only_1_and_7_less():
     assert recipes.DISTINCTIVE.of_class == tuple(gentle if c in (1, 7) else usual for c in range(10))
 
 
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_no_rule_of_a_recipe_takes_more_passes_than_its_largest_m(name):
+    recipe = recipes.find(name)
+    assert recipe.passes == recipes.RECIPES[name].passes
+    assert all(rule.limit <= max(recipe.passes) for rule in recipe.certified)
+
+
 def test_the_passes_that_are_asked_for_also_limit_the_certified_rules():
     recipe = recipes.find("mnist-5k-mlp")
-    assert {rule.limit for rule in recipe.certified} == {16_384}
+    assert {rule.limit for rule in recipe.certified} == {256}
     assert {rule.limit for rule in recipe.with_passes((1, 4, 16)).certified} == {16}
     assert recipe.with_passes((1, 4)).certified == ()
     assert "then M up to 16 and 4 certified rules of at most 16 passes" in reproduce.outline(
         recipe.with_passes((1, 4, 16))
     )
+
+
+def test_fewer_passes_than_those_of_the_showcase_leave_it_out():
+    recipe = recipes.find("mnist-5k-cnn")
+    assert recipe.with_passes((1, 16)).showcase == "cifar10-cnn"
+    assert recipe.with_passes((1, 4)).showcase is None

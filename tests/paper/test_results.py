@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from apac.paper import recipes, showcase
-from apac.paper.recipe import PAPER_TABLE
+from apac.paper import recipes
+from apac.paper.recipe import PAPER_TABLE, SHOWCASE_PASSES
 from apac.runs.folder import RunSettings
 from apac.training.config import TrainConfig
 
@@ -145,7 +145,7 @@ def test_the_readme_states_the_errors_of_the_shipped_networks():
 
 def test_the_readme_opens_with_the_errors_of_the_shipped_network_after_the_passes_of_the_demo():
     evaluation = stored("cifar10-cnn")["trainings"]["deformed"]["evaluation"]
-    error = {row["passes"]: row["product"] for row in evaluation["rows"]}[showcase.PASSES[-1]]
+    error = {row["passes"]: row["product"] for row in evaluation["rows"]}[SHOWCASE_PASSES[-1]]
     rows = cells(README.partition("## Getting started")[0])
     assert [row[1].split(" (")[0].strip("*") for row in rows[2:4]] == [percent(evaluation["plain"]), percent(error)]
     for wrong in (evaluation["plain"], error):

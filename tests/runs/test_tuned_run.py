@@ -45,6 +45,7 @@ def test_the_classifier_has_the_strength_the_combination_and_the_temperature_of_
     assert (classifier.rule, classifier.combine, classifier.temperature) == (apac.Certified(), "sum", 0.7)
     assert tuned.classifier(apac.FixedPasses(1)).temperature == 1.1
     assert tuned.classifier(combine="product").temperature == 0.9
+    assert tuned.classifier(apac.Exhaustive()).rule == apac.FixedPasses(64)  # scaled values are not equally likely
     paper = tuned.classifier(paper_rule=True)
     assert (paper.deformation, paper.combine, paper.temperature) == (tuned.deformation, "product", 1)
 

@@ -14,6 +14,7 @@ from apac.cli.evaluate_images import (
     EvaluationFiles,
     described,
     held_out_images,
+    mention_cost,
     mention_data_and_choice,
     require_same_evaluation,
     resumable,
@@ -135,6 +136,8 @@ def _fixed(files: EvaluationFiles, run: Run, passes: tuple[int, ...], seed: int,
         held_out = held_out_images(run, tested, progress)
         classifier = run.classifier(seed=seed)
         require_same_evaluation(group, classifier, tested, held_out, passes=passes)
+        if group.first and passes:
+            mention_cost(tested, held_out, f"{max(passes):,} passes each")
         result = measure(
             classifier, tested.images, tested.labels, passes, held_out=held_out, cache=scores, progress=progress
         )

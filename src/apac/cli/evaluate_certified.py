@@ -9,6 +9,7 @@ from apac.cli.evaluate_images import (
     EvaluationFiles,
     described,
     held_out_images,
+    mention_cost,
     mention_data_and_choice,
     require_same_evaluation,
     resumable,
@@ -49,6 +50,8 @@ def certified_evaluation(
         held_out = held_out_images(run, tested, progress)
         images, labels = tested.images, tested.labels
         require_same_evaluation(group, classifier, tested, held_out, against=against)
+        if group.first:
+            mention_cost(tested, held_out, f"at most {rule.limit:,} passes each")
         plain = classifier.plain(images)
         result = evaluate_certified(classifier, images, labels, progress=progress)
         measured = measure_certified(classifier, result.decision, plain, labels, held_out=held_out, progress=progress)

@@ -106,6 +106,12 @@ def described(run: Run, tested: LabeledImages) -> dict[str, Any]:
     return {"data": tested.data, "own": tested.own, **tuned}
 
 
+def mention_cost(tested: LabeledImages, held_out: tuple[Tensor, Tensor] | None, passes: str) -> None:
+    """Print what is decided, before it takes its time."""
+    apart = "" if held_out is None else f" and {len(held_out[0]):,} held-out images"
+    print(f"Deciding {len(tested.images):,} test images{apart}, {passes}.", flush=True)
+
+
 def mention_data_and_choice(run: Run, tested: LabeledImages) -> None:
     if tested.own and tested.data != run.data:
         print(f"{tested.data} holds the images of the training; the files that it held out are evaluated.")

@@ -40,8 +40,8 @@ def tune(
     and a folder of that name holds the choice.
     """
     from apac.classify.rules.fixed import FixedPasses
+    from apac.evaluation.tuning import STRENGTHS, validate_tunable
     from apac.evaluation.tuning import tune as choose
-    from apac.evaluation.tuning import validate_tunable
     from apac.reporting.tuning import candidates
     from apac.runs.labeled_images import images_held_out
     from apac.runs.run import load
@@ -53,6 +53,9 @@ def tune(
     validate_tunable(loaded.deformation)
     with show_progress() as progress:
         held_out = images_held_out(loaded, data=data, progress=progress)
+        strengths = sum(strength > 0 for strength in STRENGTHS)
+        images = f"{len(held_out.images):,} held-out images"
+        print(f"Deciding {images} plainly, and by {passes:,} passes at each of {strengths} strengths.", flush=True)
         classifier = loaded.classifier(rule, seed=seed)
         choice = choose(classifier, held_out.images, held_out.labels, classes=loaded.classes, progress=progress)
     print_table(candidates(choice))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from apac.classify.classifier import Classifier
 from apac.classify.combine import COMBINATIONS, Combine
+from apac.classify.rules.exhaustive import Exhaustive
 from apac.classify.rules.fixed import FixedPasses
 from apac.classify.scores import Scores, logarithms, rank
 from apac.errors import InputError
@@ -95,7 +96,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a classifier on images (N, C, H, W) with labels (N,), for increasing numbers of passes M.
 
-    Every image gets the same passes, up to the largest M. Probabilities are measured as they are and after a
+    Every image gets the same passes, up to the largest M. With the rule `Exhaustive`, M is the number of values of the
+    deformation instead of `passes`. Probabilities are measured as they are and after a
     temperature for each M, which is fitted on `held_out` (images, labels) that the network was not trained on or,
     without those, by cross-fitting: for each fifth of the images on the others. If `cache` is a path, the sums of the
     passes are stored in that folder and reused by later calls.
@@ -115,6 +117,9 @@ def evaluate(
     numbers = sorted({FixedPasses(number).passes for number in passes})
     held_out = _validated(held_out)
     plain = classifier.plain(images)
+    if isinstance(classifier.rule, Exhaustive):
+        _, channels, height, width = images.shape
+        numbers = [classifier.rule.of(classifier.deformation, (channels, height, width)).passes]
     validate_classes(labels, plain.shape[1])
     apart = None if held_out is None else _HeldOut(classifier, *held_out, max(numbers, default=0), folder, progress)
     score_cache = ScoreCache(classifier, images, max(numbers, default=0), folder)

@@ -18,6 +18,9 @@ COLUMNS = (
     *("accuracy_of_such_answers", "number_of_such_answers", "plain", "combine", "strength", "temperature"),
 )
 
+# Whether more passes would not change a decision that stopped for this reason; None for a fixed number of passes.
+SETTLED = {"certified": True, "exhaustive": True, "limit": False}
+
 
 def decision_records(
     classified: ClassifiedImages, *, strength: float = 1.0, reliability: Reliability | None = None
@@ -45,7 +48,7 @@ def decision_records(
             "runner_up": _name(classes, runners_up[i]),
             **_probability(probabilities[i][positions[i]] if labels[i] >= 0 else None, reliability),
             "stopped": decision.stopped[i],
-            "settled": {"certified": True, "limit": False}.get(decision.stopped[i]),  # None for a fixed number
+            "settled": SETTLED.get(decision.stopped[i]),
             "passes": passes[i],
             "clipped": clipped[i],
             "combine": decision.combine,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from apac.classify.classifier import Classifier
+from apac.classify.rules.exhaustive import Exhaustive
 from apac.classify.scores import Scores
 from apac.distributed.ranks.group import Group
 from apac.errors import InputError, StorageError
@@ -144,6 +145,7 @@ def cache_key(classifier: Classifier, images: Tensor, *others: object) -> str:
     deformation = classifier.deformation.to_json()  # the repr of a transform of another library names its class only
     described = (network, deformation, classifier.seed, classifier.independent, images.shape, *others)
     described += () if classifier.outputs == "logits" else (classifier.outputs,)
+    described += ("all values",) if isinstance(classifier.rule, Exhaustive) else ()
     versions = (FORMAT, torch.__version__, version("augmented-pattern-classification"))
     digest = hashlib.blake2b(repr((*described, *versions)).encode(), digest_size=8)
     for tensor in (*network.state_dict().values(), images):

@@ -187,7 +187,7 @@ def find(name: str, *, seed: int = 0, schedule: str = "short") -> Recipe:
         raise InputError(f"there is no recipe {name!r}; choose one of {', '.join(RECIPES)}, or all.")
     if schedule not in ("short", "paper"):
         raise InputError(f'the schedule of a recipe is "short" or "paper", got {schedule!r}.')
-    recipe = RECIPES[name]
+    recipe = RECIPES[name].with_passes(RECIPES[name].passes)
     if schedule == "paper":
         config = TrainConfig(epochs=PAPER_EPOCHS, validation_fraction=0.0)
         recipe = replace(recipe, config=config, baseline_epochs=1.0)

@@ -12,9 +12,9 @@ from apac.errors import InputError, StorageError
 from apac.evaluation.certified import CertifiedEvaluation, evaluate_certified
 from apac.evaluation.fixed import Evaluation, evaluate
 from apac.evaluation.score_cache import cache_key
-from apac.paper.recipe import LABELS, ORIGINAL, Recipe
+from apac.paper.recipe import LABELS, ORIGINAL, SHOWCASE_PASSES, Recipe
 from apac.paper.recipes import TABLE
-from apac.paper.showcase import PASSES, Showcase, evaluate_showcase
+from apac.paper.showcase import Showcase, evaluate_showcase
 from apac.progress import Progress, no_progress
 from apac.runs import folder as run_folder
 from apac.runs.folder import RunSettings
@@ -89,7 +89,8 @@ def outline(recipe: Recipe) -> str:
     rules = len(recipe.certified)
     most = max((rule.limit for rule in recipe.certified), default=0)
     certified = f" and {rules} certified rule{'s' * (rules > 1)} of at most {most:,} passes" if rules else ""
-    showcase = f"; then {recipe.showcase}, already trained, with M up to {max(PASSES)}" if recipe.showcase else ""
+    most_shown = max(SHOWCASE_PASSES)
+    showcase = f"; then {recipe.showcase}, already trained, with M up to {most_shown}" if recipe.showcase else ""
     return (
         f"{recipe.name}: {training.config.epochs:,} epochs with {LABELS[first]} and {baseline.config.epochs:,} with "
         f"{LABELS[second]}, then M up to {max(recipe.passes):,}{certified}{showcase}."

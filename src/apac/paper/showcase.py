@@ -11,12 +11,11 @@ from apac.data.base import Dataset
 from apac.evaluation.calibration import with_temperature
 from apac.evaluation.fixed import Evaluation, evaluate
 from apac.evaluation.measures import Measures
+from apac.paper.recipe import SHOWCASE_PASSES
 from apac.progress import Progress, no_progress
 from apac.reporting.figures.corrected import Corrected, most_improved
 from apac.runs.labeled_images import images_held_out
 from apac.runs.run import Run
-
-PASSES = (1, 4, 16)  # less than a minute on two cores for cifar10-cnn
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +53,7 @@ def evaluate_showcase(
         classifier,
         images,
         labels,
-        PASSES,
+        SHOWCASE_PASSES,
         held_out=(held_out.images, held_out.labels),
         cache=cache,
         progress=progress,
@@ -72,7 +71,7 @@ def evaluate_showcase(
         images,
         plain.exp(),
         apac.exp(),
-        passes=PASSES[-1],
+        passes=SHOWCASE_PASSES[-1],
         classes=run.classes,
     )
     return replace(showcase, example=example)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -131,8 +131,7 @@ class Run:
         )
         if self.choice is None or paper_rule:
             return classifier
-        tuned = self.choice.apply(classifier, combine)
-        return tuned if rule is None or not self.choice.strength else replace(tuned, rule=rule)
+        return self.choice.apply(classifier, combine)
 
     def classify(
         self,

@@ -112,3 +112,16 @@ def test_a_shift_is_a_crop_of_the_reflected_image(max_shift, random):
     for result, (right, down) in zip(shifted.numpy(), parameters.shift.tolist(), strict=True):
         top, left = max_shift - down, max_shift - right
         np.testing.assert_array_equal(result, padded[:, top : top + 4, left : left + 5])
+
+
+def test_an_evaluation_measures_all_values_and_keeps_their_scores_apart_from_those_of_random_passes(
+    network, random, tmp_path
+):
+    images, labels = torch.rand(6, *SHAPE, generator=random), torch.arange(6) % 3
+    exact = apac.Classifier(network, U, apac.Exhaustive())
+    sampled = apac.Classifier(network, U, apac.FixedPasses(18))
+    by_chance = apac.evaluate(sampled, images, labels, (18,), cache=tmp_path)
+    evaluation = apac.evaluate(exact, images, labels, cache=tmp_path)
+    assert [row.passes for row in evaluation.rows] == [18]
+    torch.testing.assert_close(evaluation.scores.log_mean, exact.decide(images).log_scores, rtol=0, atol=ROUNDING)
+    assert not torch.allclose(by_chance.scores.log_mean, evaluation.scores.log_mean, atol=1e-3)
