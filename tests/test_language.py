@@ -10,7 +10,15 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FILES = sorted(
     path
-    for pattern in ("src/**/*.py", "examples/*.py", "docs/**/*.md", "benchmarks/*.md", "scripts/*", "*.md")
+    for pattern in (
+        "src/**/*.py",
+        "examples/*.py",
+        "docs/**/*.md",
+        "benchmarks/*.md",
+        "benchmarks/*.py",
+        "scripts/*",
+        "*.md",
+    )
     for path in ROOT.glob(pattern)
 )
 
