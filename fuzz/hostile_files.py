@@ -23,7 +23,7 @@ from apac.errors import Interrupted
 from apac.inference.onnx_export import to_onnx
 from apac.runs.folder import PRETRAINED, checkpoint_path
 from fuzz.mutate import nested
-from fuzz.targets import IMAGES, network
+from fuzz.target import IMAGES, network
 
 Write = Callable[[Path], object]
 
