@@ -17,7 +17,7 @@ from apac.data.folder import read_headers
 from apac.data.image_file import decode_bytes, without_warnings
 from apac.data.mapped import open_file, write_file
 from apac.distributed.claims import Claims
-from apac.distributed.job import FILE, open_job, read_job
+from apac.distributed.job import FILE, Job, open_job, read_job
 from apac.distributed.merge import merge_parts
 from apac.distributed.tables import header_of
 from apac.evaluation.records import decision_records, records_to_csv
@@ -100,25 +100,29 @@ def _load_deformation(data: bytes) -> None:
 
 def job_json(folder: Path) -> Target:
     """The description of a job, with its list of files and its parts."""
-    sources = [str(folder / "images")]
+    job = small_job(folder)
+
+    def load() -> None:
+        merge_parts(folder / "job", folder / "merged.csv")
+        stored = read_job(folder / "job")
+        stored.check_settings(job.settings, job.sources, 2)
+        stored.check_data()
+        assert stored.files.read(1) == [f"{job.sources[0]}/2.png"]
+
+    return in_file(folder / "job" / FILE, mutate_json, load)
+
+
+def small_job(folder: Path) -> Job:
+    """Store a job of three images, and its parts."""
     (folder / "images").mkdir()
     for number in range(3):
         Image.new("L", (4, 4), number).save(folder / "images" / f"{number}.png")
     settings: dict[str, Any] = {"format": "csv", "classes": ["a", "b"], "seed": 0, "rule": "FixedPasses(4)"}
-    out = folder / "out"
     with Claims(folder / "claims") as claims:
-        job = open_job(out, claims, settings, sources, part_size=2)
+        job = open_job(folder / "job", claims, settings, [str(folder / "images")], part_size=2)
     for part in range(job.parts.count):
         job.parts.write(part, header_of(job.classes))
-
-    def load() -> None:
-        merge_parts(out, folder / "merged.csv")
-        stored = read_job(out)
-        stored.check_settings(settings, sources, 2)
-        stored.check_data()
-        assert stored.files.read(1) == [f"{sources[0]}/2.png"]
-
-    return in_file(out / FILE, mutate_json, load)
+    return job
 
 
 def cache_json(folder: Path) -> Target:

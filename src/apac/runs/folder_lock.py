@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 try:
@@ -20,14 +20,11 @@ def locked(folder: Path) -> Iterator[None]:
     The folder itself is locked, so that no file is left behind; the kernel frees the locks of a process that ends.
     There is no lock on Windows and on file systems that have none.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if fcntl is None:
+    with ExitStack() as stack:
+        if fcntl is not None:
+            with suppress(OSError):  # what cannot be written is reported by the caller that writes it
+                folder.mkdir(parents=True, exist_ok=True)
+                file = os.open(folder, os.O_RDONLY)
+                stack.callback(os.close, file)
+                fcntl.flock(file, fcntl.LOCK_EX)
         yield
-        return
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)
