@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import mmap
 import os
 import resource
@@ -98,6 +99,7 @@ def in_a_process(name: str, seconds: float) -> Work:
 
 def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> Work:
     torch.set_num_threads(1)
+    logging.disable(logging.WARNING)  # of files that are read with a remark
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     targets = [build(target, folder) for target in FUZZERS[name]]
     for target in targets:

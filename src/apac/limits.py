@@ -31,13 +31,13 @@ CLASSES = 100_000  # four times ImageNet-21k
 CLASS_NAME = 1_000  # characters; a name is a column of a table and a part of every row, not a text
 IMAGE_VALUES = 1 << 26  # of an image that a network takes, C · H · W; 4,096 × 4,096 in color
 QUOTED = 120  # characters of a value that an error message quotes
-QUOTED_PATH = 500  # characters of a path that a file names; longer than usual paths, which are of use as a whole only
+QUOTED_TEXT = 500  # characters of a path, or of a message of other code, in an error message; most are shorter
 JOB_PARTS = 1_000_000  # of a job; each is two files in one folder, and every process lists all parts in memory
 
 # ONNX files
 
 ONNX_BYTES = 256 << 20  # ResNet-152 has 241 MB; ONNX Runtime takes 1.6 bytes for each. Callers may raise it.
-ONNX_FIELDS = 500_000  # values, texts and messages beside the weights, each 200 bytes in memory; ViT-L has 20,000
+ONNX_FIELDS = 500_000  # values, texts and messages, each up to 200 bytes in memory; a node has about 20
 
 # Deformations
 
@@ -60,7 +60,7 @@ VALUE = 1e30  # in units of the data; sums of a few such values are finite in fl
 REQUEST_BYTES = 16 << 20  # the largest photos in base64, or 64 color images of 100 × 100 pixels as numbers
 REQUEST_IMAGES = 64  # of a request; they are decoded one after the other, by one thread
 REQUEST_PASSES = 16_384  # of an image; the limit of a certified decision
-REQUEST_SECONDS = 30.0  # from the request to its decision; proxies wait as long
+REQUEST_SECONDS = 30.0  # from the request to its decision; proxies usually wait for 60
 BODY_SECONDS = 10.0  # for a client to send its request, whose body is in memory
 QUEUE = 1_024  # images that wait for their first pass; those of 16 full requests
 BUFFERED_BYTES = 256 << 20  # bodies of all requests together; 16 of the largest

@@ -86,7 +86,7 @@ def test_a_damaged_cache_is_made_again(folder, tmp_path, damage):
     "values",
     [
         *({"read": value} for value in (["x"] * 20, [1] * 20, [True] * 19, [False] * 20, 5)),
-        *({"labels": value} for value in (["x"] * 20, [], None)),
+        *({"labels": value} for value in (["x"] * 20, [10**30] * 20, [], None)),
         *({"digests": value} for value in ([5] * 20, [], "x" * 20)),
         *({"shape": value} for value in ([3, 4, 16], ["x"], [], 5, [3, -8, -8])),
         {"other": 1},

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from apac.data.temporary import temporary_beside
 from apac.errors import InputError, StorageError
+from apac.validation import MAX_INTEGER
 
 FORMAT = 1  # of the file and its description; files in any other format are made again
 PART = 8 << 20  # values that are converted to floating-point numbers at once
@@ -125,7 +126,8 @@ class Description:
         """Whether the lists, which come from a file, have the right types and lengths."""
         lists = ((self.read, bool), (self.labels, int), (self.digests, str))
         typed = all(type(values) is tuple and set(map(type, values)) <= {kind} for values, kind in lists)
-        return typed and sum(self.read) == len(self.labels) == len(self.digests)
+        fits = typed and all(abs(label) <= MAX_INTEGER for label in self.labels)
+        return fits and sum(self.read) == len(self.labels) == len(self.digests)
 
 
 def open_file(

@@ -197,7 +197,7 @@ class FileList:
         """Describe where other paths differ from these, or return None if they are the same."""
         for number, (stored, path) in enumerate(zip_longest(self, paths), start=1):
             if stored != path:
-                ours, theirs = (shortened(name or "the end of the list", limits.QUOTED_PATH) for name in (path, stored))
+                ours, theirs = (shortened(name or "the end of the list", limits.QUOTED_TEXT) for name in (path, stored))
                 return f"file {number:,} is {theirs}, not {ours}"
         return None
 

@@ -82,12 +82,12 @@ def check_probe(probe: Probe | None) -> None:
     except (OSError, ValueError) as error:  # ValueError for a text that is no path
         reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"this machine does not have the data of the job: {shortened(path, limits.QUOTED_PATH)} cannot be read "
+            f"this machine does not have the data of the job: {shortened(path, limits.QUOTED_TEXT)} cannot be read "
             f"({reason}); make the same files available on every machine."
         ) from error
     if found != size:
         raise InputError(
-            f"the data differ from those of the job: {shortened(path, limits.QUOTED_PATH)} has {found:,} bytes, not "
+            f"the data differ from those of the job: {shortened(path, limits.QUOTED_TEXT)} has {found:,} bytes, not "
             f"{quoted(size)}."
         )
 

@@ -51,7 +51,7 @@ def _incomplete(folder: Path, job: Job) -> InputError:
         return InputError(f"{folder} changed while its parts were joined; repeat it when all processes have ended.")
     named = ", ".join(f"part {part} ({state})" for part, state in list(absent.items())[:MAX_NAMED])
     more = f" and {len(absent) - MAX_NAMED:,} others" if len(absent) > MAX_NAMED else ""
-    first = shortened(job.files.read(next(iter(absent)))[0], limits.QUOTED_PATH)
+    first = shortened(job.files.read(next(iter(absent)))[0], limits.QUOTED_TEXT)
     return InputError(
         f"{folder} is not complete: of {job.parts.count:,} parts, {named}{more} must be decided, from the file "
         f"{first} on; repeat the command that started the job."

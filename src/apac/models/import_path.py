@@ -69,7 +69,7 @@ def import_object(path: str, what: str) -> Any:
 
 def failure(what: str, error: Exception) -> InputError:
     """Return the error for an exception in the user's code, such as "mynet:build failed: TypeError: reason."."""
-    reason = shortened(error, limits.QUOTED_PATH) or "no message"
+    reason = shortened(error, limits.QUOTED_TEXT) or "no message"
     return InputError(f"{shortened(what)} failed: {type(error).__name__}: {reason}.")
 
 
