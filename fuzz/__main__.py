@@ -1,6 +1,6 @@
-"""Fuzz every target for a time: python -m fuzz SECONDS [TARGET...]. Findings are stored in fuzz/found.
+"""Run every fuzzer for a time: python -m fuzz SECONDS [FUZZER...]. Findings are stored in fuzz/found.
 
-The seconds are of the processor, so that a busy machine does not shorten the work. With --log FOLDER, each target adds
+The seconds are of the processor, so that a busy machine does not shorten the work. With --log FOLDER, each fuzzer adds
 a line to a file of its own, and its total is printed.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import mmap
 import os
 import resource
@@ -24,7 +25,7 @@ from random import Random
 import torch
 
 from fuzz.check import FOUND, failure
-from fuzz.targets import NAMES, targets
+from fuzz.targets import FUZZERS, build
 
 ADDRESSES = 6 << 30  # bytes of address space; an allocation by a number of a file fails
 MEMORY = 600  # MB that an input may take
@@ -37,7 +38,7 @@ IN_MEMORY = Path("/dev/shm")  # files there are written fast
 
 @dataclass
 class Work:
-    """What was done for a target."""
+    """What a fuzzer has done."""
 
     seconds: float = 0.0
     inputs: int = 0
@@ -55,9 +56,11 @@ class Work:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fuzz")
     parser.add_argument("seconds", type=float, nargs="?", default=60.0)
-    parser.add_argument("names", metavar="TARGET", nargs="*", default=NAMES)
+    parser.add_argument("names", metavar="FUZZER", nargs="*", default=list(FUZZERS))
     parser.add_argument("--log", type=Path)
     options = parser.parse_args()
+    if unknown := set(options.names) - set(FUZZERS):
+        parser.error(f"there is no fuzzer {min(unknown)}; choose among {', '.join(FUZZERS)}")
     found = 0
     for name in options.names:
         work = in_a_process(name, options.seconds)
@@ -69,7 +72,7 @@ def main() -> None:
 
 
 def in_a_process(name: str, seconds: float) -> Work:
-    """Fuzz a target in a process of its own: an input that ends it is a finding, too."""
+    """Run a fuzzer in a process of its own: an input that ends it is a finding, too."""
     with ExitStack() as stack:
         shared = stack.enter_context(mmap.mmap(-1, LARGEST + 4096))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None)))
@@ -89,23 +92,29 @@ def in_a_process(name: str, seconds: float) -> Work:
         work.inputs = int.from_bytes(shared[8:16], "little")
         work.seconds = int.from_bytes(shared[16:24], "little") / 1e3
         work.findings = 1
-        store(name, shared[4096 : 4096 + size], f"the process ended with status {status}")
+        target = FUZZERS[name][int.from_bytes(shared[24:32], "little")]
+        store(target, shared[4096 : 4096 + size], f"the process ended with status {status}")
         return work
 
 
 def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> Work:
     torch.set_num_threads(1)
+    logging.disable(logging.WARNING)  # of files that are read with a remark
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
-    target = targets(folder)[name]
-    for seed in target.seeds:
-        failure(target, seed)  # compiles kernels and imports modules
+    targets = [build(target, folder) for target in FUZZERS[name]]
+    for target in targets:
+        for seed in target.seeds:
+            failure(target, seed)  # compiles kernels and imports modules
     work, random = Work(), Random(time.time_ns())
     begin, first, peak = time.process_time(), _peak(), _peak()
     started = begin
     while started - begin < seconds:
+        number = random.randrange(len(targets))
+        target = targets[number]
         data = target.mutate(random.choice(target.seeds), random)[:LARGEST]
         shared[4096 : 4096 + len(data)] = data
-        shared[:24] = b"".join(n.to_bytes(8, "little") for n in (len(data), work.inputs, int(work.seconds * 1e3)))
+        numbers = (len(data), work.inputs, int(work.seconds * 1e3), number)
+        shared[:32] = b"".join(n.to_bytes(8, "little") for n in numbers)
         signal.setitimer(signal.ITIMER_PROF, HANG)  # its signal ends the process
         before = time.process_time()
         reason = failure(target, data)
@@ -122,7 +131,7 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> Work:
             peak = _peak()
         if reason is not None:
             work.findings += 1
-            store(name, data, reason)
+            store(FUZZERS[name][number], data, reason)
         signal.setitimer(signal.ITIMER_PROF, 0)
         started = time.process_time()
         work.seconds = started - begin
@@ -130,16 +139,16 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> Work:
     return work
 
 
-def store(name: str, data: bytes, reason: str) -> None:
-    path = FOUND / f"{name}-{sha256(data).hexdigest()[:12]}"
+def store(target: str, data: bytes, reason: str) -> None:
+    path = FOUND / f"{target}-{sha256(data).hexdigest()[:12]}"
     path.write_bytes(data)
     print(f"{path}: {reason}", flush=True)
 
 
 def add_to_log(folder: Path, name: str, work: Work) -> Work:
-    """Add a line to the log of a target; return the sum of all of its lines."""
+    """Add a line to the log of a fuzzer; return the sum of all of its lines."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name.replace(' ', '-')}.jsonl"
+    path = folder / f"{name}.jsonl"
     with path.open("a") as file:
         file.write(json.dumps(asdict(work)) + "\n")
     lines = [Work(**json.loads(line)) for line in path.read_text().splitlines()]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import apac
 
 if TYPE_CHECKING:
-    from fuzz.targets import Target
+    from fuzz.target import Target
 
-FOUND = Path(__file__).parent / "found"  # every input that failed once
+FOUND = Path(__file__).parent / "found"  # every input that failed once, as TARGET-DIGEST
 LONGEST = 2_000  # characters of a message
 
 

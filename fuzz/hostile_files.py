@@ -1,4 +1,4 @@
-"""Runs, deformations, ONNX files, checkpoints and scores that ask for too much or are damaged."""
+"""Runs, deformations, folders, jobs, ONNX files, weights and scores that ask for too much or are damaged."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from apac import limits
 from apac.errors import Interrupted
 from apac.inference.onnx_export import to_onnx
 from apac.runs.folder import PRETRAINED, checkpoint_path
+from fuzz.file_targets import small_job
 from fuzz.mutate import nested
-from fuzz.targets import IMAGES, network
+from fuzz.target import IMAGES, network
 
 Write = Callable[[Path], object]
 
@@ -46,6 +47,17 @@ RUNS: dict[str, dict[str, Any]] = {
     "class names of 1 MB": {"classes": ["x" * 1_000_000, *"123456789"]},
     "history of 90,000 epochs": {"history": [{"epoch": 1, "loss": 0.0, "seconds": "x"}] * 90_000},
 }
+JOBS: dict[str, dict[str, Any]] = {
+    "part size 0": {"part size": 0},
+    "1e15 files": {"files": 10**15},
+    "1e15 files in parts of 1e9": {"files": 10**15, "part size": 10**9},
+    "settings 5": {"settings": 5},
+}
+FOLDERS = {
+    "train": ("train", "--data", "digits", "--epochs", "1", "--out", "new"),
+    "evaluate": ("evaluate", "mnist-cnn", "--data", "digits", "--passes", "1"),
+    "preview": ("preview", "digits/0/comment.ppm", "--out", "preview.png"),
+}
 TEXTS: dict[str, Callable[[], bytes]] = {
     "10,000 levels": lambda: b"[" * 10_000 + b"]" * 10_000,
     "2 million values": lambda: b"[" + b"0," * 2_000_000 + b"0]",
@@ -65,6 +77,9 @@ except apac.InputError as error:
 """
 ONNX = ("-c", ONNX_PROGRAM)  # no command reads such a file
 CLASSIFY = ("classify", "run", "digit.png")
+TUNED = ("evaluate", "run", "--passes", "1")
+MERGE = ("merge", "job", "--csv", "merged.csv")
+WEIGHTS = ("train", "--weights", "run/weights.safetensors", "--epochs", "1", "--out", "new")
 TRAIN = ("train", "--deformation", "u.json", "--epochs", "1", "--out", "new")
 EVALUATE = ("evaluate", "mnist-cnn", "--data", "digits", "--passes", "1", "--overwrite")
 
@@ -74,25 +89,40 @@ def refused() -> dict[str, tuple[tuple[str, ...], Write]]:
     commands: dict[str, tuple[tuple[str, ...], Write]] = {}
     for name, make in TEXTS.items():
         commands[f"run.json: {name}"] = CLASSIFY, _run({}, text=make)
-    commands[f"tuning.json: {name}"] = ("evaluate", "run", "--passes", "1"), _run({}, text=make, file="tuning.json")
-    commands[f"deformation: {name}"] = TRAIN, _text("u.json", make)
+        commands[f"tuning.json: {name}"] = TUNED, _run({}, text=make, file="tuning.json")
+        commands[f"deformation: {name}"] = TRAIN, _text("u.json", make)
+        commands[f"job.json: {name}"] = MERGE, _job(text=make)
     for name, values in RUNS.items():
         commands[f"run.json: {name}"] = CLASSIFY, _run(values)
     for name, deformation in DEFORMATIONS.items():
         commands[f"deformation: {name}"] = TRAIN, _text("u.json", json.dumps(deformation).encode)
-    commands[f"run.json: {name}"] = CLASSIFY, _run({"deformation": deformation})
+        commands[f"run.json: {name}"] = CLASSIFY, _run({"deformation": deformation})
+    for name, values in JOBS.items():
+        commands[f"job.json: {name}"] = MERGE, _job(values)
+    for name, command in FOLDERS.items():
+        commands[f"folder: endless comment, {name}"] = command, _folder
     for name, change in TENSORS.items():
         commands[f"weights: {name}"] = CLASSIFY, _tensors(change)
         commands[f"checkpoint: {name}"] = ("train", "--resume", "--out", "run"), _checkpoint(change)
-    networks = {"external data": _external, "100 MB of zeros": _zeros, "100 MB of noise": _noise, "cut": _cut_onnx}
-    for name, write in networks.items():
+        commands[f"initial weights: {name}"] = WEIGHTS, _tensors(change)
+    for name, write in NETWORKS.items():
         commands[f"onnx: {name}"] = ONNX, write
     return commands
 
 
 def read() -> dict[str, tuple[tuple[str, ...], Write]]:
-    """Return commands that succeed although a file is damaged: cached scores are computed again."""
-    return {f"scores: {name}": (EVALUATE, _scores(change)) for name, change in TENSORS.items()}
+    """Return commands that succeed although a file is damaged or large, by name.
+
+    Cached scores are computed again, and how often answers were right is not printed.
+    """
+    commands: dict[str, tuple[tuple[str, ...], Write]] = {}
+    for name, change in TENSORS.items():
+        commands[f"scores: {name}"] = EVALUATE, _scores(change)
+    for name, make in TEXTS.items():
+        commands[f"reliability.json: {name}"] = CLASSIFY, _run({}, text=make, file="reliability.json")
+    commands["folder: endless comment, preview of all"] = ("preview", "digits", "--out", "preview.png"), _folder
+    commands["onnx: 240 MB"] = ONNX, _large_onnx("MatMul")
+    return commands
 
 
 def digit(path: Path) -> None:
@@ -116,6 +146,23 @@ def _run(values: dict[str, Any], text: Callable[[], bytes] | None = None, file: 
 
 def _text(name: str, make: Callable[[], bytes]) -> Write:
     return lambda place: (place / name).write_bytes(make())
+
+
+def _job(values: dict[str, Any] | None = None, text: Callable[[], bytes] | None = None) -> Write:
+    def write(place: Path) -> None:
+        path = small_job(place).files.folder / "job.json"
+        path.write_bytes(json.dumps(json.loads(path.read_text()) | (values or {})).encode() if text is None else text())
+
+    return write
+
+
+def _folder(place: Path) -> None:
+    """Write a folder of two classes, in which a header does not end."""
+    for name in ("0", "7"):
+        (place / "digits" / name).mkdir(parents=True)
+        for number in range(4):
+            digit(place / "digits" / name / f"{number}.png")
+    (place / "digits" / "0" / "comment.ppm").write_bytes(b"P6\n#" + b"x" * (60 << 20))
 
 
 # Tensors: each changes a file of tensors that was written before.
@@ -214,13 +261,48 @@ def _external(place: Path) -> None:
     (place / "network.onnx").write_bytes(model.SerializeToString())
 
 
-def _zeros(place: Path) -> None:
-    (place / "network.onnx").write_bytes(bytes(100_000_000))
+def _onnx_bytes(make: Callable[[], bytes]) -> Write:
+    return lambda place: (place / "network.onnx").write_bytes(make())
 
 
-def _noise(place: Path) -> None:
-    (place / "network.onnx").write_bytes(torch.arange(12_500_000).numpy().tobytes())
+def _nodes(count: int) -> bytes:
+    """Return a graph of empty nodes, of which each takes two bytes."""
+    graph = onnx.GraphProto(node=[onnx.NodeProto()] * count)
+    return onnx.ModelProto(graph=graph).SerializeToString()
+
+
+def _sparse_onnx(place: Path) -> None:
+    with (place / "network.onnx").open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def _large_onnx(operator: str) -> Write:
+    """Return how to write a network of about the size of ResNet-152, of one operator."""
+
+    def write(place: Path) -> None:
+        columns = 3_750_000
+        weights = onnx.TensorProto(name="w", data_type=1, dims=[16, columns], raw_data=bytes(4 * 16 * columns))
+        value = onnx.helper.make_tensor_value_info
+        nodes = [onnx.helper.make_node("Flatten", ["images"], ["flat"])]
+        nodes.append(onnx.helper.make_node(operator, ["flat", "w"], ["logits"]))
+        inputs, outputs = [value("images", 1, ["n", 1, 4, 4])], [value("logits", 1, ["n", columns])]
+        graph = onnx.helper.make_graph(nodes, "large", inputs, outputs, [weights])
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+        (place / "network.onnx").write_bytes(model.SerializeToString())
+
+    return write
 
 
 def _cut_onnx(place: Path) -> None:
     (place / "network.onnx").write_bytes(to_onnx(network(), IMAGES)[:-100])
+
+
+NETWORKS: dict[str, Write] = {
+    "external data": _external,
+    "256 MB of zeros": _onnx_bytes(lambda: bytes(limits.ONNX_BYTES)),
+    "256 MB of noise": _onnx_bytes(lambda: torch.arange(limits.ONNX_BYTES // 8).numpy().tobytes()),
+    "1 TB, sparse": _sparse_onnx,
+    "490,000 nodes": _onnx_bytes(lambda: _nodes(490_000)),
+    "10 million nodes": _onnx_bytes(lambda: _nodes(10_000_000)),
+    "cut": _cut_onnx,
+}

@@ -28,9 +28,16 @@ JSON_DEPTH = 64  # deeper than any composition of deformations and transforms, f
 TENSOR_HEADER_BYTES = 8 << 20  # of a safetensors file, which has the history of a training in a checkpoint
 TENSORS = 20_000  # of such a file, each read in 40 microseconds; a checkpoint has four of each parameter
 CLASSES = 100_000  # four times ImageNet-21k
-CLASS_NAME = 1_000  # characters
+CLASS_NAME = 1_000  # characters; a name is a column of a table and a part of every row, not a text
 IMAGE_VALUES = 1 << 26  # of an image that a network takes, C · H · W; 4,096 × 4,096 in color
 QUOTED = 120  # characters of a value that an error message quotes
+QUOTED_TEXT = 500  # characters of a path, or of a message of other code, in an error message; most are shorter
+JOB_PARTS = 1_000_000  # of a job; each is two files in one folder, and every process lists all parts in memory
+
+# ONNX files
+
+ONNX_BYTES = 256 << 20  # ResNet-152 has 241 MB; ONNX Runtime takes 1.6 bytes for each. Callers may raise it.
+ONNX_FIELDS = 500_000  # values, texts and messages, each up to 200 bytes in memory; a node has about 20
 
 # Deformations
 
@@ -39,10 +46,26 @@ DEFORMATIONS = 10_000  # in one file, all parts of all classes
 SIDE = 4_096  # pixels; an elastic filter is a matrix of this side
 SIGMA = (1e-3, 1e4)  # pixels; the filter is computed for 8 sigma
 PIXEL_DISTANCE = 1e6  # alpha of an Elastic: all of it far outside of any image
-REFERENCE_SIZE = 1_000_000
+REFERENCE_SIZE = 1_000_000  # pixels a side of the images for which widths in pixels are given; above any image
 WINDOW = 1_000  # pixels; a Thickness takes time proportional to its logarithm, and memory to its square
-SHIFT = 500  # pixels; an Exhaustive lists all (2 · SHIFT + 1)² shifts
+SHIFT = 500  # pixels; its (2 · SHIFT + 1)² values, a million, are listed in 16 MB and then counted
+VALUES = 1 << 22  # of a Compose that an Exhaustive lists, times its parts; 4,096 values of 1,000 parts, 32 MB
 FACTOR = 1e3  # widths relative to the image, magnifications, exponents, strengths; their squares fit float32
 LOGARITHM = 10.0  # standard deviation of the logarithm of a factor; its exponential is finite in float32
-TIME_PARTS = 10_000  # of a TimeWarp
+TIME_PARTS = 10_000  # of a TimeWarp, each with a random number for every image; more than a series has steps
 VALUE = 1e30  # in units of the data; sums of a few such values are finite in float32
+
+# Requests to a server; the options of `apac serve` change some of them
+
+REQUEST_BYTES = 16 << 20  # the largest photos in base64, or 64 color images of 100 × 100 pixels as numbers
+REQUEST_IMAGES = 64  # of a request; they are decoded one after the other, by one thread
+REQUEST_PASSES = 16_384  # of an image; the limit of a certified decision
+REQUEST_SECONDS = 30.0  # from the request to its decision; proxies usually wait for 60
+BODY_SECONDS = 10.0  # for a client to send its request, whose body is in memory
+QUEUE = 1_024  # images that wait for their first pass; those of 16 full requests
+BUFFERED_BYTES = 256 << 20  # bodies of all requests together; 16 of the largest
+CONNECTIONS = 512  # open at a time; half of the files that a process may usually open
+COUNTED_SCANS = 10  # of a JPEG file, as cameras and editors write; more count as more pixels
+OTHER_VALUES = 1_000  # lists and numbers of a request, beside those of its images
+REQUEST_ID = 256  # characters; they are sent back
+MODEL_NAME = 100  # characters; it is a part of addresses and of the lines of a log

@@ -182,10 +182,10 @@ def quoted(value: Any) -> str:
     return shortened(text)
 
 
-def shortened(message: object) -> str:
-    """Return a message of another library, or a part of one, on one line and not too long."""
+def shortened(message: object, most: int = limits.QUOTED) -> str:
+    """Return a message of another library, or another text, on one line and with at most this many characters."""
     text = " ".join(str(message).split()).rstrip(".")
-    return text if len(text) <= limits.QUOTED else f"{text[: limits.QUOTED]}…"
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def to_float(value: Any) -> float:

@@ -10,7 +10,9 @@ import torch
 from PIL import Image
 
 import apac
+from apac import limits
 from apac.data import folder
+from apac.data.folder import MAX_SIZE, read_headers
 from apac.data.normalize import Standardization, normalization_from
 from image_folders import COLORS, gallery, paint
 
@@ -133,6 +135,14 @@ def test_a_class_without_readable_images_is_rejected(tmp_path):
         path.write_bytes(b"")
     with pytest.raises(apac.InputError, match=r"the class 'sky' .* has no readable image to train on"):
         folder.load(root, on_unreadable="skip")
+
+
+def test_a_header_that_does_not_end_is_not_read_to_learn_the_size_of_the_images(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "READS", 5000)
+    paint(tmp_path / "a.png", (90, 90, 90), size=(40, 30))
+    (tmp_path / "b.ppm").write_bytes(b"P6\n#" + b"x" * 6000 + b"\n2 2 255\n" + bytes(12))
+    assert read_headers([tmp_path / "a.png"]).shorter_side == 30
+    assert read_headers([tmp_path / "b.ppm"]).shorter_side == MAX_SIZE  # as if it were not there
 
 
 def test_standardized_channels_have_mean_0_and_deviation_1_and_are_restored(random):

@@ -82,6 +82,32 @@ def test_a_damaged_cache_is_made_again(folder, tmp_path, damage):
     assert torch.equal(load(folder, size=8, cache=tmp_path / "cache").train_images[:], expected)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"read": value} for value in (["x"] * 20, [1] * 20, [True] * 19, [False] * 20, 5)),
+        *({"labels": value} for value in (["x"] * 20, [10**30] * 20, [], None)),
+        *({"digests": value} for value in ([5] * 20, [], "x" * 20)),
+        *({"shape": value} for value in ([3, 4, 16], ["x"], [], 5, [3, -8, -8])),
+        {"other": 1},
+    ],
+    ids=str,
+)
+def test_a_damaged_description_is_made_again(folder, tmp_path, values):
+    expected = load(folder, size=8, cache=tmp_path / "cache").train_images[:]
+    (path,) = (tmp_path / "cache").glob("*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    assert torch.equal(load(folder, size=8, cache=tmp_path / "cache").train_images[:], expected)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "5", "[]", "{", "\udc80"])
+def test_a_text_that_is_no_description_is_made_again(folder, tmp_path, text):
+    expected = load(folder, size=8, cache=tmp_path / "cache").train_images[:]
+    (path,) = (tmp_path / "cache").glob("*.json")
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    assert torch.equal(load(folder, size=8, cache=tmp_path / "cache").train_images[:], expected)
+
+
 def test_a_changed_file_is_decoded_again(folder, tmp_path):
     load(folder, size=8, cache=tmp_path / "cache")
     paint(folder / "c0" / "0.png", (10, 90, 90), seed=99)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,15 @@ import pytest
 import torch
 
 import apac
+from apac import limits
 from apac.distributed import job as job_module
 from apac.distributed import settings as settings_module
 from apac.distributed.claims import Claims
 from apac.distributed.deciding import decide_files
 from apac.distributed.file_list import find_images, store_list
-from apac.distributed.job import LISTING, open_job
+from apac.distributed.job import LISTING, open_job, read_job
+from apac.distributed.merge import merge_parts
+from apac.distributed.parts import Parts
 from apac.distributed.settings import settings_of
 from apac.runs.file_classifier import FileClassifier
 from file_jobs import file_classifier, write_images
@@ -122,6 +126,81 @@ def test_a_folder_of_something_else_is_refused_and_unchanged(images, tmp_path):
         (tmp_path / "d" / "job.json").write_text(content)
         with pytest.raises(apac.ApacError, match=sentence):
             decide_files(file_classifier(), [str(images)], tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"part size": value} for value in (0, -1, "x", True, 1e308, 2)),
+        *({"files": value} for value in (0, 10**15, "x", None)),
+        *({"settings": 5}, {"settings": []}, {"settings": {}}),
+        *({"sources": value} for value in (5, [None])),
+        *({"probe": value} for value in (0, [], ["x"], [1, 2], ["x", None], {"a": 1})),
+        *({"list": None}, {"working folder": 5}),
+    ],
+    ids=str,
+)
+def test_a_damaged_description_is_refused_in_one_sentence(values, images, tmp_path):
+    decide_files(file_classifier(), [str(images)], tmp_path / "d", part_size=4)
+    path = tmp_path / "d" / "job.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    with pytest.raises(apac.StorageError, match=r"job\.json is damaged; remove the folder and start again"):
+        decide_files(file_classifier(), [str(images)], tmp_path / "d", part_size=4)
+    with pytest.raises(apac.StorageError, match=r"job\.json is damaged"):
+        merge_parts(tmp_path / "d", tmp_path / "d.csv")
+
+
+@pytest.mark.parametrize("values", [{"format": "x"}, {"format": []}, {"classes": 5}, {"classes": ["\x1b[2J"]}], ids=str)
+def test_a_description_with_damaged_settings_is_refused_in_one_sentence(values, images, tmp_path):
+    decide_files(file_classifier(), [str(images)], tmp_path / "d")
+    path = tmp_path / "d" / "job.json"
+    payload = json.loads(path.read_text())
+    path.write_text(json.dumps(payload | {"settings": payload["settings"] | values}))
+    with pytest.raises(apac.StorageError, match=r"job\.json is damaged"):
+        merge_parts(tmp_path / "d", tmp_path / "d.csv")
+
+
+@pytest.mark.parametrize(("file", "size"), [("a\0b", 1), ("\ud800", 1), ("x\n" * 2000, 1), (None, 10**4000)])
+def test_any_file_of_a_description_that_is_not_there_is_named_in_one_short_line(file, size, images, tmp_path):
+    decide_files(file_classifier(), [str(images)], tmp_path / "d")
+    path = tmp_path / "d" / "job.json"
+    payload = json.loads(path.read_text())
+    path.write_text(json.dumps(payload | {"probe": [file or payload["probe"][0], size]}))
+    with pytest.raises(apac.InputError, match=r"this machine does not have the data|the data differ") as caught:
+        decide_files(file_classifier(), [str(images)], tmp_path / "d")
+    assert len(str(caught.value)) < 1000 and "\n" not in str(caught.value)
+
+
+def test_missing_parts_are_named_without_looking_for_each(images, tmp_path, monkeypatch):
+    decide_files(file_classifier(), [str(images)], tmp_path / "d", part_size=1)
+    for number in (0, 2, 3, 4, 5):
+        (tmp_path / "d" / "parts" / f"00000{number}.sha256").unlink()
+    monkeypatch.setattr(Parts, "state", lambda self, part: "complete" if part == 1 else pytest.fail("it is not stored"))
+    with pytest.raises(apac.InputError, match=r"of 6 parts, part 0 \(missing\), part 2 \(missing\), part 3"):
+        merge_parts(tmp_path / "d", tmp_path / "d.csv")
+
+
+def test_damaged_positions_in_the_list_are_refused(images, tmp_path):
+    decide_files(file_classifier(), [str(images)], tmp_path / "d", part_size=2)
+    files = read_job(tmp_path / "d").files
+    for positions in ([0, 2**60, 2**62, 2**63], [2**63, 0, 0, 0]):
+        (tmp_path / "d" / "files.offsets").write_bytes(array("Q", positions).tobytes())
+        with pytest.raises(apac.StorageError, match=r"the list of files in .* is damaged"):
+            files.read(0)
+
+
+def test_more_parts_than_a_folder_holds_are_refused(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "JOB_PARTS", 5)
+    with pytest.raises(apac.InputError, match="6 files in parts of 1 are more than 5 parts; choose larger parts"):
+        decide_files(file_classifier(), [str(images)], tmp_path / "d", part_size=1)
+
+
+def test_a_part_that_is_not_a_table_is_refused(images, tmp_path):
+    pytest.importorskip("pyarrow")
+    decide_files(file_classifier(), [str(images)], tmp_path / "d", format="parquet")
+    read_job(tmp_path / "d").parts.write(0, b"PAR1 no table PAR1")
+    with pytest.raises(apac.StorageError, match=r"000000\.parquet is damaged; remove the folder"):
+        merge_parts(tmp_path / "d", tmp_path / "d.csv")
 
 
 def test_a_job_that_was_interrupted_before_its_description_was_written_starts_again(images, tmp_path):

@@ -22,6 +22,7 @@ from apac.distributed.ranks.group import Group
 from apac.errors import RankError
 from apac.evaluation.certified import Agreement, CertifiedEvaluation, Difference, compare, evaluate_certified, to_csv
 from apac.randomness import generator
+from apac.runs.storage import read_tensors, write_tensors
 from decisions import make_decision
 from file_jobs import file_classifier
 from threaded_ranks import on_threads
@@ -29,6 +30,7 @@ from threaded_ranks import on_threads
 RULE = apac.Certified(error=1e-3, limit=96)
 KINDS = ("clear", "unclear", "noise", "sometimes opposed", "nan in the end")
 COUNTS = (180, 6, 2, 4, 2)  # of each kind
+COUNT = sum(COUNTS)
 
 
 def mixed() -> tuple[apac.Classifier, Tensor]:
@@ -189,6 +191,35 @@ def test_a_cached_decision_is_reused_and_a_damaged_one_is_recomputed(tmp_path):
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(AssertionError, match="computed again"):
         evaluate_certified(replace(classifier, network=fail), images, labels, cache=file)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"labels": value} for value in (torch.zeros(COUNT), torch.full((COUNT,), 3), torch.full((COUNT,), -2))),
+        *({"labels": value} for value in (torch.zeros(COUNT, 2, dtype=torch.int64), torch.tensor(0))),
+        *(
+            {"passes": value}
+            for value in (torch.zeros(COUNT, dtype=torch.bool), torch.zeros(COUNT - 1, dtype=torch.int64))
+        ),
+        *({"margins": torch.zeros(COUNT, 3).double()}, {"log_scores": torch.zeros(COUNT, 0).double()}),
+        {"other": torch.zeros(COUNT).double()},
+    ],
+    ids=lambda values: " ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in values.items()),
+)
+def test_a_cached_decision_of_another_kind_is_recomputed(values, tmp_path):
+    classifier, images = mixed()
+    labels, file = torch.arange(len(images)) % 3, tmp_path / "cached.safetensors"
+    evaluate_certified(classifier, images, labels, cache=file)
+
+    def fail(images: Tensor) -> Tensor:
+        raise AssertionError("computed again")
+
+    tensors, metadata = read_tensors(file, "")
+    for changed in ((tensors | values, metadata), (tensors, metadata | {"stopped": "unknown " * len(images)})):
+        write_tensors(file, *changed)
+        with pytest.raises(AssertionError, match="computed again"):
+            evaluate_certified(replace(classifier, network=fail), images, labels, cache=file)
 
 
 def test_progress_is_reported():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from threading import Thread
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch
 import apac
 from apac.evaluation.reliability import FILE, Reliability, find_reliability, measure_reliability, store
 from apac.randomness import generator
+from apac.runs.folder_lock import locked
 
 U = apac.Homography(std=0.1)
 FIXED = apac.FixedPasses(16)
@@ -105,6 +108,40 @@ def test_a_damaged_file_says_nothing_and_is_replaced(text, tmp_path):
     assert find_reliability([tmp_path], classifier()) is None
     store(tmp_path, [of()])
     assert find_reliability([tmp_path], classifier()) == of()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"temperature": value} for value in ("x", None, float("nan"), 10**400, 0)),
+        *({"images": value} for value in (["a"], [0], [True], [10, 20], [], [5])),
+        *({"right": value} for value in (["a"], [-1], [11], [2.5])),
+        *({"bounds": [value]} for value in ("x", None, float("inf"))),
+        *({"passes": value} for value in ([1], "16", 2.5)),
+        *({"certified": value} for value in (5, [1], [None, 64], [0.1, "x"])),
+        *({"rule": 5}, {"deformation": []}, {"other": 1}),
+    ],
+    ids=str,
+)
+def test_a_file_with_values_of_another_kind_says_nothing(values, tmp_path):
+    store(tmp_path, [of()])
+    payload = json.loads((tmp_path / FILE).read_text())
+    payload["reliability"][0] |= values
+    (tmp_path / FILE).write_text(json.dumps(payload))
+    for rule in (FIXED, apac.Certified()):
+        assert find_reliability([tmp_path], classifier(rule)) is None
+
+
+def test_another_process_waits_until_a_file_that_is_being_changed_is_written(tmp_path):
+    pytest.importorskip("fcntl")
+    other = Thread(target=store, args=(tmp_path, [of("sum", 16)]))
+    with locked(tmp_path):
+        other.start()
+        other.join(0.5)
+        assert other.is_alive() and not (tmp_path / FILE).exists()
+    other.join()
+    assert find_reliability([tmp_path], classifier(combine="sum")) == of("sum", 16)
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
 @pytest.mark.parametrize("name", ["mnist-cnn", "cifar10-cnn"])

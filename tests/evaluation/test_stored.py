@@ -65,7 +65,19 @@ def test_the_evaluation_of_other_data_is_not_replaced(tmp_path):
     path = Path(tmp_path / "evaluation.json")
     path.write_text(json.dumps({"data": "/a/test", "own": False}))
     check_data(path, images_of("/a/test"))
-    with pytest.raises(apac.InputError, match="is the evaluation of other data, /a/test; replace it with overwrite="):
+    with pytest.raises(apac.InputError, match="is the evaluation of other data, '/a/test'; replace it with overwrite="):
         check_data(path, images_of("/b/test"))
     path.write_text(json.dumps({"data": "/a/photos", "own": True}))
     check_data(path, images_of("/moved/photos", own=True))
+
+
+def test_a_stored_evaluation_with_very_long_values_is_described_in_a_short_sentence(tmp_path):
+    path = Path(tmp_path / "evaluation.json")
+    path.write_text(json.dumps({"data": "x\n" * 100_000}))
+    with pytest.raises(apac.InputError, match="is the evaluation of other data") as caught:
+        check_data(path, images_of("/b/test"))
+    assert len(str(caught.value)) < 1000 and "\n" not in str(caught.value)
+    for stored in (fixed(10**4000, 1), fixed(20, *range(10_000)), certified(images=20, error=10**4000)):
+        path.write_text(json.dumps(stored))
+        described = describe_larger(path, certified() if "rule" in stored else fixed(10, 1))
+        assert described is None or len(described) < 1000

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import apac
+from apac import limits
 
 NETWORK = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)).eval()
 
@@ -105,4 +106,49 @@ def test_weights_in_other_files_are_refused(where, tmp_path):
     graph = onnx.helper.make_graph(nodes, "g", [image], [out], [tensor] if where == "initializer" else [])
     (tmp_path / "n.onnx").write_bytes(onnx.helper.make_model(graph).SerializeToString())
     with pytest.raises(apac.InputError, match="has weights in other files; export it as one file"):
+        apac.from_onnx(tmp_path / "n.onnx")
+
+
+def test_an_external_location_without_a_name_is_refused_too(tmp_path):
+    """A TensorProto with one empty entry of external_data, in the attribute of a node."""
+    tensor = b"\x6a\x00"
+    attribute = b"\x2a" + bytes([len(tensor)]) + tensor
+    node = b"\x2a" + bytes([len(attribute)]) + attribute
+    graph = b"\x0a" + bytes([len(node)]) + node
+    (tmp_path / "n.onnx").write_bytes(b"\x3a" + bytes([len(graph)]) + graph)
+    with pytest.raises(apac.InputError, match="has weights in other files"):
+        apac.from_onnx(tmp_path / "n.onnx")
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read_unless_the_caller_allows_it(tmp_path):
+    path = export(tmp_path / "n.onnx")
+    assert limits.ONNX_BYTES > 241 << 20  # ResNet-152
+    with pytest.raises(apac.InputError, match="has 0 MiB, and a network may have 0; raise max_bytes if you trust"):
+        apac.from_onnx(path, max_bytes=path.stat().st_size - 1)
+    apac.from_onnx(path, max_bytes=path.stat().st_size)
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(apac.InputError, match="has 1,048,576 MiB, and a network may have 256"):
+        apac.from_onnx(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "is empty; give an .onnx file"),
+        (b"\x3a\x28" + b"\x0a\x00" * 20, "has more than 20 fields beside its weights"),
+        (bytes(50), "is damaged or truncated"),
+        (b"\x3a\x7f\x0a", "is damaged or truncated"),  # a graph that is longer than the file
+        (b"\xff" * 50, "is damaged or truncated"),
+        (b"\x3b\x00", "is damaged or truncated"),  # a group, which no ONNX file has
+    ],
+)
+def test_a_file_that_is_damaged_or_has_too_many_fields_is_refused_before_a_library_reads_it(
+    content, sentence, tmp_path, monkeypatch
+):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *arguments, **options: pytest.fail("it was read"))
+    monkeypatch.setattr(limits, "ONNX_FIELDS", 20)
+    (tmp_path / "n.onnx").write_bytes(content)
+    with pytest.raises(apac.InputError, match=sentence):
         apac.from_onnx(tmp_path / "n.onnx")

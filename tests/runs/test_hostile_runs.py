@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 import apac
 from apac import limits, models
 from apac.errors import Interrupted
+from apac.runs import storage
 from apac.runs.folder import PRETRAINED
 from commands import refusal
 
@@ -148,3 +150,39 @@ def test_a_file_that_is_cut_anywhere_is_refused_or_ignored(name, shipped):
             assert "\n" not in str(error)
         else:
             assert name == "reliability.json"  # how often answers were right, which a decision does not need
+
+
+@pytest.mark.parametrize(
+    ("network", "sentence"),
+    [
+        (None, "trained from a module; pass a module"),
+        ("nomod:build", "the network is built by nomod:build: import nomod first"),
+        ("nomod:" + "b" * 100_000, "import nomod first"),
+        ("m" * 100_000 + ":build", "import mmm.*… first"),
+        ("no mod:" + "b" * 100_000, "is given as package.module:function"),
+        ("os:" + "b" * 100_000, "has no function 'bbb"),
+        ("timm:" + "x" * 100_000, "timm"),
+        ("x" * 100_000, "x"),
+    ],
+)
+def test_a_network_that_cannot_be_rebuilt_is_refused_before_its_weights_are_read(
+    network, sentence, shipped, monkeypatch
+):
+    class Header:
+        """Of a safetensors file whose tensors must not be read."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self._file = safe_open(*arguments, **options)
+
+        def __enter__(self) -> Any:
+            self._file.__enter__()
+            return SimpleNamespace(keys=self._file.keys, get_slice=self._file.get_slice, metadata=dict)
+
+        def __exit__(self, *error: object) -> None:
+            self._file.__exit__(*error)
+
+    monkeypatch.setattr(storage, "safe_open", Header)
+    change(shipped, network=network)
+    with pytest.raises(apac.InputError, match=sentence) as caught:
+        apac.load(shipped)
+    assert len(str(caught.value)) < 1000

@@ -35,7 +35,7 @@ def cached_files(
     paths = list_files()
     source = _source(paths, fit)
     path = cache / f"{name}-{_hash([[str(path) for path in paths[:1]], shape, fit])}.u8"
-    found = open_file(path, source, verify=True)
+    found = open_file(path, source, shape, len(paths), verify=True)
     if found is not None:
         return found
     size = len(paths) * int(np.prod(shape)) / 1e9
@@ -45,7 +45,7 @@ def cached_files(
         path.unlink(missing_ok=True)
         path.with_suffix(".json").unlink(missing_ok=True)
         raise InputError(f"the files of {name} changed while they were read; start again when they are complete.")
-    return _written(path, source)
+    return _written(path, source, shape, len(paths))
 
 
 def cached_items(cache: Path, dataset: Any, workers: int, progress: Progress) -> tuple[MappedImages, Description]:
@@ -56,16 +56,16 @@ def cached_items(cache: Path, dataset: Any, workers: int, progress: Progress) ->
         raise InputError(f"the images of the dataset are {reader.dtype}, and a cache holds uint8; omit the cache.")
     source = f"{type(dataset).__module__}.{type(dataset).__qualname__}, {count} items"
     path = cache / f"{name}-{_hash([source, shape])}.u8"
-    found = open_file(path, source, verify=True)
+    found = open_file(path, source, shape, count, verify=True)
     if found is not None and _same_items(reader, found[1]):
         return found
     progress("reading images", 0, count, f"{count * int(np.prod(shape)) / 1e9:.2f} GB to {path}")
     write_file(path, source, shape, read_items(reader, workers, progress), count)
-    return _written(path, source)
+    return _written(path, source, shape, count)
 
 
-def _written(path: Path, source: str) -> tuple[MappedImages, Description]:
-    found = open_file(path, source, verify=False)
+def _written(path: Path, source: str, shape: tuple[int, int, int], count: int) -> tuple[MappedImages, Description]:
+    found = open_file(path, source, shape, count, verify=False)
     if found is None:
         raise InputError(f"another process has replaced {path} while it was written; start again.")
     return found

@@ -8,13 +8,14 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from apac.data.base import Dataset
+from apac.data.bounded_file import BoundedFile
 from apac.data.cached import cached_files
 from apac.data.folder_files import Files, FolderFiles, find_files
 from apac.data.image_file import FORMATS, Fit, decode_image, without_warnings
@@ -170,12 +171,17 @@ def read_headers(paths: Sequence[Path]) -> Headers:
     with without_warnings():
         for path in paths:
             try:
-                with Image.open(path, formats=FORMATS) as file:
+                with path.open("rb") as content, _opened(content, path) as file:
                     gray.append(file.mode in GRAY_MODES or file.mode.startswith("I;"))
                     sides.append(min(file.size))
             except Exception:  # Pillow raises many kinds of exceptions for damaged files; `read_files` reports them
                 continue
     return Headers(1 if gray and all(gray) else 3, int(statistics.median(sides)) if sides else MAX_SIZE)
+
+
+def _opened(content: IO[bytes], path: Path) -> Image.Image:
+    """Open an image as `decode_image` does: the header of a file may be endless."""
+    return Image.open(BoundedFile(content, str(path)), formats=FORMATS)  # type: ignore[arg-type]
 
 
 def read_files(

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from apac.data.temporary import temporary_beside
 from apac.errors import InputError, StorageError
+from apac.validation import MAX_INTEGER
 
 FORMAT = 1  # of the file and its description; files in any other format are made again
 PART = 8 << 20  # values that are converted to floating-point numbers at once
@@ -120,17 +121,32 @@ class Description:
     def count(self) -> int:
         return len(self.digests)
 
+    @property
+    def is_consistent(self) -> bool:
+        """Whether the lists, which come from a file, have the right types and lengths."""
+        lists = ((self.read, bool), (self.labels, int), (self.digests, str))
+        typed = all(type(values) is tuple and set(map(type, values)) <= {kind} for values, kind in lists)
+        fits = typed and all(abs(label) <= MAX_INTEGER for label in self.labels)
+        return fits and sum(self.read) == len(self.labels) == len(self.digests)
 
-def open_file(path: Path, source: str, *, verify: bool) -> tuple[MappedImages, Description] | None:
-    """Return the images of an earlier `write_file` from the same source; None if there are none or they are damaged."""
+
+def open_file(
+    path: Path, source: str, shape: tuple[int, int, int], count: int, *, verify: bool
+) -> tuple[MappedImages, Description] | None:
+    """Return the images of an earlier `write_file` of `count` items from the same source.
+
+    Returns None if there are none or they are damaged.
+    """
     try:
         payload = json.loads(path.with_suffix(".json").read_text())
         if payload.pop("format") != FORMAT or payload["source"] != source:
             return None
         fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in payload.items()}
         found = Description(**fields)
-        images = MappedImages(path, (found.count, *found.shape))
-    except (OSError, StorageError, ValueError, TypeError, KeyError):
+        if found.shape != shape or len(found.read) != count or not found.is_consistent:
+            return None
+        images = MappedImages(path, (found.count, *shape))
+    except (OSError, StorageError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     if verify:
         digests = (digest for part in images.split(256) for digest in map(image_digest, part))

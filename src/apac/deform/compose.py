@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from math import prod
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -91,11 +92,23 @@ class Compose(Deformation):
         return ComposeParameters(tuple(parameters))
 
     def values(self, image_shape: tuple[int, int, int]) -> ComposeParameters | None:
-        """Return all combinations of the values of the parts."""
-        parts = [part.values(image_shape) for part in self.parts]
-        if any(values is None for values in parts):
-            return None
-        counts = [trees.size(values) for values in parts]
+        """Return all combinations of the values of the parts.
+
+        Raises:
+            InputError: if there are too many to list; they are counted before.
+        """
+        parts, counts = [], []
+        for part in self.parts:
+            values = part.values(image_shape)
+            if values is None:
+                return None
+            parts.append(values)
+            counts.append(trees.size(values))
+            if prod(counts) * len(self.parts) > limits.VALUES:
+                raise InputError(
+                    f"a Compose of {len(self.parts):,} parts may have at most {limits.VALUES // len(self.parts):,} "
+                    f"values to list; sample them with FixedPasses or Certified."
+                )
         rows = torch.cartesian_prod(*map(torch.arange, counts)).view(-1, len(counts)) if counts else torch.empty(1, 0)
         return ComposeParameters(tuple(trees.rows(values, rows[:, i]) for i, values in enumerate(parts)))
 

@@ -14,9 +14,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
+from apac import limits
 from apac.data.folder_files import OTHER_FORMATS, SUFFIXES
 from apac.errors import InputError, StorageError
 from apac.runs.storage import write_atomically
+from apac.validation import shortened
 
 STANDARD_INPUT = "-"
 NAMES, OFFSETS = "files.list", "files.offsets"
@@ -143,6 +145,18 @@ class FileList:
         """The number of parts, all of `part_size` files but the last."""
         return -(-self.count // self.part_size)
 
+    @property
+    def is_consistent(self) -> bool:
+        """Whether the numbers, which come from a file, are those of the stored list: all parts are listed by them."""
+        if not all(type(number) is int and number >= 1 for number in (self.count, self.part_size)):
+            return False
+        try:
+            names, offsets = ((self.folder / name).stat().st_size for name in (NAMES, OFFSETS))
+        except OSError:
+            return False
+        # A name has at least one character and the separator.
+        return self.parts <= limits.JOB_PARTS and names >= 2 * self.count and offsets == 8 * (self.parts + 1)
+
     def files_of(self, part: int) -> int:
         """Return the number of files of a part."""
         return min(self.part_size, self.count - part * self.part_size)
@@ -150,12 +164,16 @@ class FileList:
     def read(self, part: int) -> list[str]:
         """Return the paths of the files of a part."""
         names = b""
-        with suppress(OSError), (self.folder / OFFSETS).open("rb") as offsets:
+        with (
+            suppress(OSError, ValueError),
+            (self.folder / OFFSETS).open("rb") as offsets,
+            (self.folder / NAMES).open("rb") as file,
+        ):
             offsets.seek(8 * part)
-            bounds = array("Q", offsets.read(16))
-            with (self.folder / NAMES).open("rb") as file:
-                file.seek(bounds[0])
-                names = file.read(bounds[1] - bounds[0])
+            first, last = array("Q", offsets.read(16))
+            if first <= last <= os.fstat(file.fileno()).st_size:
+                file.seek(first)
+                names = file.read(last - first)
         paths = [os.fsdecode(name) for name in names.split(SEPARATOR)[:-1]]
         if len(paths) != self.files_of(part):
             raise _damaged(self.folder)
@@ -179,7 +197,7 @@ class FileList:
         """Describe where other paths differ from these, or return None if they are the same."""
         for number, (stored, path) in enumerate(zip_longest(self, paths), start=1):
             if stored != path:
-                ours, theirs = (name or "the end of the list" for name in (path, stored))
+                ours, theirs = (shortened(name or "the end of the list", limits.QUOTED_TEXT) for name in (path, stored))
                 return f"file {number:,} is {theirs}, not {ours}"
         return None
 
@@ -206,6 +224,10 @@ def store_list(folder: Path, paths: Iterable[str], part_size: int | None = None)
     write_atomically(folder / NAMES, write)
     if not count:
         raise InputError("there are no image files to decide; give images, folders, a quoted pattern, @list or -.")
+    if part_size and -(-count // part_size) > limits.JOB_PARTS:
+        raise InputError(
+            f"{count:,} files in parts of {part_size:,} are more than {limits.JOB_PARTS:,} parts; choose larger parts."
+        )
     merged = 1 if part_size else -(-count // (step * MAX_PARTS))
     starts = array("Q", [*offsets[:-1:merged], offsets[-1]])
     write_atomically(folder / OFFSETS, lambda temporary: temporary.write_bytes(starts.tobytes()))

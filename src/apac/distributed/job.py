@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from apac import limits
 from apac.distributed.claims import Claims
 from apac.distributed.file_list import NAMES, OFFSETS, STANDARD_INPUT, FileList, find_images, store_list
 from apac.distributed.parts import Parts
@@ -18,6 +19,7 @@ from apac.distributed.settings import absolute_source, described, first_differen
 from apac.distributed.tables import Format
 from apac.errors import InputError, StorageError
 from apac.runs.storage import read_json, write_json, write_text
+from apac.validation import quoted, shortened, validate_class_names
 
 FILE, CLAIMS, LISTING = "job.json", "claims", "list"
 READING = ".reading"  # marks a folder while the standard input is read, which cannot be done twice
@@ -77,13 +79,17 @@ def check_probe(probe: Probe | None) -> None:
     path, size = probe
     try:
         found = os.stat(path).st_size
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError for a text that is no path
+        reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"this machine does not have the data of the job: {path} cannot be read ({error.strerror or error}); "
-            f"make the same files available on every machine."
+            f"this machine does not have the data of the job: {shortened(path, limits.QUOTED_TEXT)} cannot be read "
+            f"({reason}); make the same files available on every machine."
         ) from error
     if found != size:
-        raise InputError(f"the data differ from those of the job: {path} has {found:,} bytes, not {size:,}.")
+        raise InputError(
+            f"the data differ from those of the job: {shortened(path, limits.QUOTED_TEXT)} has {found:,} bytes, not "
+            f"{quoted(size)}."
+        )
 
 
 def check_folder(out: Path) -> None:
@@ -215,16 +221,21 @@ def _read(out: Path) -> Job:
     if not isinstance(payload, dict) or payload.get("job") != FORMAT:
         raise InputError(f"{out / FILE} is not a job that this version of apac reads; choose another folder.")
     try:
-        probe = payload["probe"]
-        return Job(
-            payload["settings"],
-            tuple(payload["sources"]),
-            payload["working folder"],
-            FileList(out, payload["files"], payload["list"], payload["part size"]),
-            None if probe is None else (probe[0], probe[1]),
+        settings, probe = payload["settings"], payload["probe"]
+        files = FileList(out, payload["files"], payload["list"], payload["part size"])
+        job = Job(settings, tuple(payload["sources"]), payload["working folder"], files, probe and tuple(probe))
+        validate_class_names(settings["classes"])
+        typed = (
+            settings["format"] in get_args(Format)
+            and all(isinstance(text, str) for text in (*job.sources, files.digest))
+            and isinstance(job.working_folder, str | None)
+            and (probe is None or [*map(type, probe)] == [str, int])
         )
-    except (KeyError, TypeError, IndexError) as error:
+        if not (typed and files.is_consistent):
+            raise ValueError("the job is damaged")
+    except (KeyError, TypeError, ValueError) as error:
         raise StorageError(f"{out / FILE} is damaged; {REMEDY}.") from error
+    return job
 
 
 def _another(out: Path, difference: str) -> InputError:

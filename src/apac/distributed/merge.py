@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from apac.distributed.job import Job, read_job
+from apac import limits
+from apac.distributed.job import REMEDY, Job, read_job
 from apac.distributed.tables import csv_rows, header_of
-from apac.errors import InputError
+from apac.errors import InputError, StorageError
 from apac.runs.storage import write_atomically
+from apac.validation import shortened
 
 MAX_NAMED = 5  # missing parts in an error message
 
@@ -29,21 +31,27 @@ def merge_parts(folder: Path, csv: Path) -> Job:
                 content = job.parts.read(part)
                 if content is None:
                     raise _incomplete(folder, job)
-                file.write(csv_rows(content, job.classes, job.format))
+                try:
+                    file.write(csv_rows(content, job.classes, job.format))
+                except InputError:
+                    raise
+                except Exception as error:  # pyarrow raises many kinds of exceptions for damaged files
+                    raise StorageError(f"{job.parts.path(part)} is damaged; {REMEDY}.") from error
 
     write_atomically(csv, write)
     return job
 
 
 def _incomplete(folder: Path, job: Job) -> InputError:
-    """Return an error that names the parts which are missing or damaged; only for this, all of them are looked at."""
-    states = {part: job.parts.state(part) for part in range(job.parts.count)}
+    """Return an error that names the parts which are missing or damaged; only for this, all stored ones are read."""
+    stored = job.parts.complete()
+    states = {part: job.parts.state(part) if part in stored else "missing" for part in range(job.parts.count)}
     absent = {part: state for part, state in states.items() if state != "complete"}
     if not absent:
         return InputError(f"{folder} changed while its parts were joined; repeat it when all processes have ended.")
     named = ", ".join(f"part {part} ({state})" for part, state in list(absent.items())[:MAX_NAMED])
     more = f" and {len(absent) - MAX_NAMED:,} others" if len(absent) > MAX_NAMED else ""
-    first = job.files.read(next(iter(absent)))[0]
+    first = shortened(job.files.read(next(iter(absent)))[0], limits.QUOTED_TEXT)
     return InputError(
         f"{folder} is not complete: of {job.parts.count:,} parts, {named}{more} must be decided, from the file "
         f"{first} on; repeat the command that started the job."

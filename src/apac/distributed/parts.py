@@ -21,6 +21,7 @@ from apac.runs.storage import write_bytes, write_text
 State = Literal["complete", "missing", "damaged"]
 
 DIGEST = ".sha256"
+DIGEST_LENGTH = 64  # characters, at the start of such a file
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ class Parts:
         return StorageError(f"could not read {self.path(part)}: {error.strerror or error}.")
 
     def _expected(self, part: int) -> str:
-        return self._digest(part).read_text(errors="replace").partition(" ")[0]
+        with self._digest(part).open(errors="replace") as file:
+            return file.read(DIGEST_LENGTH)
 
     def _digest(self, part: int) -> Path:
         return self.folder / f"{part:06}{DIGEST}"

@@ -19,6 +19,7 @@ from apac.evaluation.reliability import Reliability
 from apac.inference.engine import serves_threads
 from apac.runs.file_classifier import FileClassifier
 from apac.runs.provenance import PACKAGES, code_version, installed_version
+from apac.validation import shortened
 
 
 def settings_of(deciding: FileClassifier, reliability: Reliability | None, format: Format) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def first_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str 
     for name in (*theirs, *ours):
         stored, wanted = (textwrap.shorten(str(values.get(name)), 200) for values in (theirs, ours))
         if theirs.get(name) != ours.get(name):
-            return f"its {name} is {stored}, not {wanted}"
+            return f"its {shortened(name)} is {stored}, not {wanted}"
     return None
 
 

@@ -25,6 +25,11 @@ from apac.evaluation.labels import validate_classes, validate_labels
 from apac.progress import Progress, no_progress
 from apac.runs.storage import read_tensors, write_tensors
 
+# The tensors of a decision: those with a number for each class, and those of integers
+BY_CLASS = ("log_scores", "mean_probabilities", "standard_errors")
+INTEGERS = ("labels", "runners_up", "passes", "clipped")
+REASONS = {"certified", "limit", "nan"}  # why an image got no more passes
+
 
 @dataclass(frozen=True, eq=False)
 class CertifiedEvaluation:
@@ -134,7 +139,7 @@ def _decide(classifier: Classifier, images: Tensor, cache: Path | None, progress
 def _stored(cache: Path | None, classifier: Classifier, images: int) -> tuple[Decision, float] | None:
     """Return the decision of a file; None if there is none, or if it is damaged."""
     if cache is not None and cache.exists():
-        with suppress(InputError, OSError, KeyError, TypeError, ValueError):
+        with suppress(InputError, OSError, LookupError, TypeError, ValueError):
             return _load(cache, classifier, images)
     return None
 
@@ -152,10 +157,14 @@ def _load(cache: Path, classifier: Classifier, images: int) -> tuple[Decision, f
     tensors: dict[str, Any]
     tensors, metadata = read_tensors(cache, "")
     stopped = tuple(metadata["stopped"].split())
-    rows = {len(tensor) for tensor in tensors.values()} | {len(stopped)}
-    scores = tensors["log_scores"]
-    by_class = [tensors[name].shape == scores.shape for name in ("mean_probabilities", "standard_errors")]
-    if rows != {images} or scores.ndim != 2 or not all(by_class) or not tensors["labels"].max() < scores.shape[1]:
+    classes = tensors["log_scores"].shape[-1]
+    for name, tensor in tensors.items():
+        shape = (images, classes) if name in BY_CLASS else (images,)
+        dtype = torch.int64 if name in INTEGERS else torch.float64
+        in_range = name not in ("labels", "runners_up") or bool(((tensor >= -1) & (tensor < classes)).all())
+        if tensor.shape != shape or tensor.dtype != dtype or not in_range:
+            raise ValueError("the decision is damaged")
+    if len(stopped) != images or not set(stopped) <= REASONS:
         raise ValueError("the decision is damaged")
     decision = Decision(**tensors, stopped=stopped, combine=classifier.combine, temperature=classifier.temperature)
     return decision, float(metadata["seconds"])

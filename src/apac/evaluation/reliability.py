@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +28,9 @@ from apac.deform.compose import Compose
 from apac.errors import StorageError
 from apac.evaluation.calibration import with_temperature
 from apac.evaluation.measures import Scored
+from apac.runs.folder_lock import locked
 from apac.runs.storage import read_json, write_json
+from apac.validation import to_float
 
 FILE = "reliability.json"
 # Groups of probabilities; finer close to 1, where most answers of a good network are.
@@ -157,8 +160,9 @@ def digest(deformation: Deformation) -> str:
 def store(folder: Path, measured: Iterable[Reliability]) -> Path:
     """Write what was measured to the folder; what is stored there about other rules stays. Return the path."""
     new = {_key(part): part for part in measured}
-    kept = {_key(part): part for part in _read(folder)} | new
-    write_json(folder / FILE, {"reliability": [asdict(part) for part in kept.values()]})
+    with locked(folder):  # two evaluations may end at the same time
+        kept = {_key(part): part for part in _read(folder)} | new
+        write_json(folder / FILE, {"reliability": [asdict(part) for part in kept.values()]})
     return folder / FILE
 
 
@@ -206,14 +210,30 @@ def _read(folder: Path) -> list[Reliability]:
 
 
 def _from_json(payload: dict[str, Any]) -> Reliability:
+    """Return what `asdict` of a Reliability describes. Raises one of several errors if it is damaged."""
     lists: dict[str, Any] = {name: tuple(payload[name]) for name in ("images", "right", "bounds")}
     if payload.get("certified") is not None:
-        lists["certified"] = tuple(payload["certified"])
+        error, limit = payload["certified"]
+        lists["certified"] = (_number(error), _integer(limit))
     part = Reliability(**payload | lists)
-    if not part.images or not _is_sorted(part.bounds) or not len(part.images) == len(part.right) == len(part.bounds):
+    groups = list(zip(part.images, part.right, map(_number, part.bounds), strict=True))
+    counted = all(0 <= _integer(right) <= _integer(images) and images >= 1 for images, right, _ in groups)
+    increasing = all(low < high for low, high in itertools.pairwise(part.bounds))
+    named = isinstance(part.rule, str) and isinstance(part.deformation, str)
+    if not (groups and counted and increasing and named) or _number(part.temperature) <= 0:
         raise ValueError("the groups are damaged")
+    if part.passes is not None:
+        _integer(part.passes)
     return part
 
 
-def _is_sorted(values: Sequence[float]) -> bool:
-    return all(low < high for low, high in itertools.pairwise(values))
+def _number(value: Any) -> float:
+    if not math.isfinite(number := to_float(value)):
+        raise TypeError("a finite number is expected")
+    return number
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError("an integer is expected")
+    return value

@@ -10,6 +10,7 @@ from typing import Any
 from apac.errors import InputError, StorageError
 from apac.runs.labeled_images import LabeledImages
 from apac.runs.storage import read_json
+from apac.validation import quoted, shortened
 
 
 def check_data(path: Path, tested: LabeledImages) -> None:
@@ -18,8 +19,8 @@ def check_data(path: Path, tested: LabeledImages) -> None:
     both_own = stored.get("own") and tested.own  # the folder may have been moved
     if not both_own and stored.get("data", tested.data) != tested.data:
         raise InputError(
-            f"{path} is the evaluation of other data, {stored['data']}; replace it with overwrite=True, or pass "
-            f"another folder as out=."
+            f"{path} is the evaluation of other data, {quoted(stored['data'])}; replace it with overwrite=True, or "
+            f"pass another folder as out=."
         )
 
 
@@ -32,9 +33,9 @@ def describe_larger(path: Path, payload: Mapping[str, Any]) -> str | None:
     stored = _read(path)
     if any(name in stored and stored[name] != payload.get(name) for name in ("strength", "combine")):
         return None
-    with suppress(KeyError, TypeError, ValueError, ZeroDivisionError):  # damaged, and therefore replaced
+    with suppress(KeyError, TypeError, ValueError, ArithmeticError):  # damaged, and therefore replaced
         if _size(stored) > _size(payload):
-            return _describe(stored)
+            return shortened(_describe(stored))
     return None
 
 

@@ -11,16 +11,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from apac import limits
 from apac.errors import InputError, require
 from apac.inference.engine import Network, Prepared
+from apac.inference.onnx_check import check_onnx
 from apac.validation import shortened
 
 
-def from_onnx(path: str | os.PathLike[str]) -> Network:
+def from_onnx(path: str | os.PathLike[str], *, max_bytes: int = limits.ONNX_BYTES) -> Network:
     """Load a network from an .onnx file. Its input is a float32 tensor of images (N, C, H, W).
 
     Only the first output is used. If the file was exported with a fixed batch size, batches are split and padded.
-    Requires the extra `fast`.
+    A file of more than `max_bytes`, by default 256 MiB, is refused. Requires the extra `fast`.
 
     >>> import apac
     >>> apac.from_onnx("missing.onnx")
@@ -33,7 +35,7 @@ def from_onnx(path: str | os.PathLike[str]) -> Network:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # every worker thread calls it
     options.log_severity_level = 4  # failures are raised below
-    _refuse_other_files(Path(path))
+    check_onnx(Path(path), max_bytes)
     try:
         session = onnxruntime.InferenceSession(
             os.fspath(path),
@@ -85,25 +87,6 @@ def _described(path: str | os.PathLike[str], tensors: Sequence[Any]) -> list[_De
         return [_Described(tensor.name, tensor.type, tensor.shape) for tensor in tensors]
     except UnicodeDecodeError:
         raise InputError(f"{path} has names that are not UTF-8; export the network again.") from None
-
-
-def _refuse_other_files(path: Path) -> None:
-    """Raise InputError if the network has weights in other files, which a file from elsewhere must not choose."""
-    onnx = require("onnx", extra="fast")
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf has exception classes of its own
-        raise InputError(f"{path} cannot be read as an ONNX network: {shortened(error)}.") from error
-    pending = [model]
-    while pending:  # graphs are nested in the attributes of their nodes
-        message = pending.pop()
-        if isinstance(message, onnx.TensorProto):
-            if message.data_location == onnx.TensorProto.EXTERNAL or message.external_data:
-                raise InputError(f"{path} has weights in other files; export it as one file.")
-            continue
-        for field, value in message.ListFields():
-            if field.message_type is not None:
-                pending.extend([value] if hasattr(value, "ListFields") else value)
 
 
 def _run_padded(session: Any, name: str, images: Tensor, size: int) -> Tensor:

@@ -10,8 +10,10 @@ from typing import Any
 
 from torch import nn
 
+from apac import limits
 from apac.errors import InputError
 from apac.randomness import generator, seeding
+from apac.validation import quoted, shortened
 
 
 def is_import_path(name: str) -> bool:
@@ -26,15 +28,17 @@ def find_builder(path: str, *, import_it: bool) -> Callable[..., Any]:
     library.
     """
     module_name, function_name = _split(path, "a network is given as package.module:function")
-    module = _imported(module_name, f"the network {path!r}", path) if import_it else sys.modules.get(module_name)
+    module = _imported(module_name, f"the network {quoted(path)}", path) if import_it else sys.modules.get(module_name)
     if module is None:
-        raise InputError(f"the network is built by {path}: import {module_name} first, or pass network=.")
+        raise InputError(
+            f"the network is built by {shortened(path)}: import {shortened(module_name)} first, or pass network=."
+        )
     function: Callable[..., Any] | None = getattr(module, function_name, None)
     if function is None or not callable(function):
-        raise InputError(f"the module {module_name} has no function {function_name!r} that builds a network.")
+        raise InputError(f"the module {module_name} has no function {quoted(function_name)} that builds a network.")
     own = getattr(function, "__module__", None) == module_name
     if not import_it and not (own and module_name.partition(".")[0] not in sys.stdlib_module_names):
-        raise InputError(f"{path} is not defined in that module and is not called; pass network= instead.")
+        raise InputError(f"{shortened(path)} is not defined in that module and is not called; pass network= instead.")
     return function
 
 
@@ -57,22 +61,22 @@ def build_by_path(
 def import_object(path: str, what: str) -> Any:
     """Import a module and return its attribute. `what` names the kind of object in error messages."""
     module_name, name = _split(path, f"a {what} is given as package.module:name")
-    module = _imported(module_name, f"the {what} {path!r}", path)
+    module = _imported(module_name, f"the {what} {quoted(path)}", path)
     if not hasattr(module, name):
-        raise InputError(f"the module {module_name} has no {what} {name!r}.")
+        raise InputError(f"the module {module_name} has no {what} {quoted(name)}.")
     return getattr(module, name)
 
 
 def failure(what: str, error: Exception) -> InputError:
     """Return the error for an exception in the user's code, such as "mynet:build failed: TypeError: reason."."""
-    reason = " ".join(str(error).split()).rstrip(".") or "no message"
-    return InputError(f"{what} failed: {type(error).__name__}: {reason}.")
+    reason = shortened(error, limits.QUOTED_TEXT) or "no message"
+    return InputError(f"{shortened(what)} failed: {type(error).__name__}: {reason}.")
 
 
 def _split(path: str, usage: str) -> tuple[str, str]:
     module_name, _, name = path.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), name)):
-        raise InputError(f"{usage}, got {path!r}.")
+        raise InputError(f"{usage}, got {quoted(path)}.")
     return module_name, name
 
 
@@ -80,6 +84,6 @@ def _imported(module_name: str, what: str, path: str) -> ModuleType:
     try:
         return import_module(module_name)
     except ModuleNotFoundError as error:
-        raise InputError(f"{what} cannot be imported: {error}.") from error
+        raise InputError(f"{what} cannot be imported: {shortened(error)}.") from error
     except Exception as error:  # a user's module may raise any exception
         raise failure(path, error) from error

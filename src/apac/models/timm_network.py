@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from apac import limits
 from apac.errors import InputError, require
 from apac.models.import_path import failure
 from apac.randomness import generator, seeding
+from apac.validation import quoted
 
 PREFIX = "timm:"
 
@@ -23,9 +25,10 @@ def check_name(name: str) -> None:
     """Raise InputError if timm is not installed or has no network of that name."""
     timm, own = _timm(), name.removeprefix(PREFIX)
     if not timm.is_model(own):
-        close = get_close_matches(own, timm.list_models(), n=3)
+        # Comparing takes time by the length of the name, which is at most 60 characters in timm.
+        close = get_close_matches(own, timm.list_models(), n=3) if len(own) <= limits.QUOTED else []
         hint = f"the closest are {', '.join(close)}" if close else "timm.list_models() lists its networks"
-        raise InputError(f"timm has no network {own!r}; {hint}.")
+        raise InputError(f"timm has no network {quoted(own)}; {hint}.")
 
 
 def build_timm(name: str, image_shape: tuple[int, int, int], classes: int, *, seed: int) -> nn.Module:

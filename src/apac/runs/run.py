@@ -31,7 +31,7 @@ from apac.runs.classified import ClassifiedImages, read_images
 from apac.runs.export import export
 from apac.runs.file_classifier import file_classifier
 from apac.runs.folder import RunSettings
-from apac.runs.stored_network import check_finite, check_shapes
+from apac.runs.stored_network import check_finite, check_name, check_shapes
 from apac.runs.tuning_file import read_choice
 from apac.training.config import TrainConfig
 from apac.training.loop import EpochRecord
@@ -212,6 +212,8 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None, *, pa
         image_shape = validate_image_shape(payload["image_shape"])
         classes = validate_class_names(payload["classes"])
         settings.deformation.validate_classes(len(classes))
+        if network is None:
+            check_name(settings.network)
         # The network that is passed is compared by `_load_weights`.
         expected = None if network is not None else settings.network
         check = partial(check_shapes, folder, expected, payload["normalization"], image_shape, len(classes))
@@ -254,8 +256,7 @@ def build_network(
     A stored name never imports code of the user's, and stored weights are not tied.
     """
     name, config = settings.network, settings.config
-    if name is None:
-        raise InputError("this run was trained from a module; pass a module of the same architecture as network=.")
+    assert name is not None  # `check_name`
     if is_timm(name):
         return build_timm(name, image_shape, classes, seed=config.seed)
     if is_import_path(name):

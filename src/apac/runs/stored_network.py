@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from apac import models
 from apac.data.normalize import normalization_shapes
 from apac.errors import InputError, StorageError
-from apac.models.import_path import is_import_path
+from apac.models.import_path import find_builder, is_import_path
 from apac.models.timm_network import build_timm, is_timm
 from apac.runs.folder import REMEDY, mismatch
 from apac.runs.storage import Shapes
@@ -50,11 +50,19 @@ def check_shapes(
         )
 
 
-def check_finite(tensors: Mapping[str, Tensor], folder: Path) -> None:
+def check_name(name: str | None) -> None:
+    """Raise InputError if a network cannot be rebuilt by the name that a run stores, before its weights are read."""
+    if name is None:
+        raise InputError("this run was trained from a module; pass a module of the same architecture as network=.")
+    if is_import_path(name):
+        find_builder(name, import_it=False)
+
+
+def check_finite(tensors: Mapping[str, Tensor], path: Path, remedy: str = REMEDY) -> None:
     """Raise StorageError if a stored number is NaN or infinite: no image could be decided."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not math.isfinite(_extreme(tensor)):
-            raise StorageError(f"the weights in {folder} have NaN or infinite values, in {quoted(name)}; {REMEDY}.")
+            raise StorageError(f"the weights in {path} have NaN or infinite values, in {quoted(name)}; {remedy}.")
 
 
 def _extreme(tensor: Tensor) -> float:

@@ -21,12 +21,12 @@ from apac.data.zca import Whitening
 from apac.deform.base import Deformation
 from apac.distributed.ranks.gradients import GradientSum
 from apac.distributed.ranks.group import Group
-from apac.models.weights import load_weights
 from apac.progress import Progress, no_progress
 from apac.runs import folder as run_folder
 from apac.runs import provenance
 from apac.runs.checkpointer import Checkpointer
 from apac.runs.folder import RunSettings
+from apac.runs.initial_weights import load_weights
 from apac.runs.network_check import check_network
 from apac.runs.run import Run, build_network, load, save
 from apac.runs.split import Split, fit_normalization, split_images

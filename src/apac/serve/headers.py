@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from PIL import Image
 
 from apac.data.bounded_file import BoundedFile, scans
+from apac.limits import COUNTED_SCANS
 from apac.serve.limits import Limits
 from apac.serve.pictures import FORMATS
 from apac.serve.refusal import bad_request
 
 RUN_LENGTH = (1, 2)  # compressions of BMP files, whose decoder in Pillow takes a second per megapixel
-# A progressive JPEG file is decoded once per scan. Cameras and editors write about 10; more count as more pixels.
-SCANS = 10
 
 
 def check_headers(contents: Sequence[bytes], limits: Limits) -> None:
@@ -32,7 +31,8 @@ def _cost(content: bytes, remaining: int) -> int:
     try:
         bounded = BoundedFile(io.BytesIO(content), "the image")
         with Image.open(bounded, formats=FORMATS) as file:  # type: ignore[arg-type]
-            repeats = -(-scans(file, bounded) // SCANS) if file.format in ("JPEG", "MPO") else 1
+            # A progressive JPEG file is decoded once per scan.
+            repeats = -(-scans(file, bounded) // COUNTED_SCANS) if file.format in ("JPEG", "MPO") else 1
             pixels, format, compression = file.width * file.height, file.format, file.info.get("compression")
     except Image.DecompressionBombError:
         return remaining + 1

@@ -9,14 +9,14 @@ from apac import limits
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one server process."""
+    """The limits of one server process; `apac.limits` has the reasons for these defaults."""
 
-    body_bytes: int = 16 << 20
-    images: int = 64  # of a request
+    body_bytes: int = limits.REQUEST_BYTES
+    images: int = limits.REQUEST_IMAGES  # of a request
     pixels: int = limits.UPLOADED_PIXELS  # of all image files of a request
-    passes: int = 16_384  # of an image
-    seconds: float = 30.0  # from the request to its decision
-    body_seconds: float = 10.0  # for a client to send its request
-    queue: int = 1024  # images that wait for their first pass
-    buffered_bytes: int = 256 << 20  # bodies of all requests together
-    connections: int = 512  # open at a time
+    passes: int = limits.REQUEST_PASSES  # of an image
+    seconds: float = limits.REQUEST_SECONDS  # from the request to its decision
+    body_seconds: float = limits.BODY_SECONDS  # for a client to send its request
+    queue: int = limits.QUEUE  # images that wait for their first pass
+    buffered_bytes: int = limits.BUFFERED_BYTES  # bodies of all requests together
+    connections: int = limits.CONNECTIONS  # open at a time

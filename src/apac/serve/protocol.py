@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from apac import limits
 from apac.classify.decision import Decision
 from apac.serve.headers import check_headers
 from apac.serve.model import Model, Parameters
@@ -34,7 +35,6 @@ OUTPUTS = {  # name: (datatype, whether there is one value per class)
     "stopped": ("BYTES", False),
 }
 COUNT = "data must have as many numbers as the shape says."
-OTHER_VALUES = 1000  # of a request, beside its images; also characters of its id
 TOP = {"top_labels": "INT64", "top_classes": "BYTES"}  # if the request has top_k
 
 
@@ -56,7 +56,7 @@ class RequestOutput(_Strict):
 
 
 class InferRequest(_Strict):
-    id: str | None = Field(default=None, max_length=256)
+    id: str | None = Field(default=None, max_length=limits.REQUEST_ID)
     inputs: list[RequestInput] = Field(min_length=1, max_length=1)
     outputs: list[RequestOutput] | None = None
     parameters: Parameters = Field(default_factory=Parameters)
@@ -130,7 +130,7 @@ def check_values(model: Model, body: bytes) -> None:
     Millions of lists take ten seconds, in which nothing else happens.
     """
     channels, height, width = model.run.image_shape
-    lists = model.limits.images * (1 + channels * (1 + height)) + OTHER_VALUES
+    lists = model.limits.images * (1 + channels * (1 + height)) + limits.OTHER_VALUES
     values = model.limits.images * channels * height * width + lists
     if body.count(b"[") + body.count(b"{") > lists or body.count(b",") > values:
         raise bad_request("the body has more values than the images of a request.")

@@ -20,6 +20,7 @@ import torch
 import uvicorn
 
 from apac.errors import InputError
+from apac.limits import MODEL_NAME
 from apac.runs.run import load
 from apac.serve.app import build, services_of
 from apac.serve.connections import Connection
@@ -28,11 +29,12 @@ from apac.serve.limits import Limits
 from apac.serve.model import Model
 from apac.serve.signals import KILLED, handled_signals
 from apac.serve.workers import end_with_parent, supervise
+from apac.validation import quoted
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
 # A worker that comes back from the network waits for Python at most this long; Python's own 5 ms are a whole batch.
 SWITCH_SECONDS = 0.0005
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MODEL_NAME - 1}}}")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def model_names(runs: Sequence[str]) -> dict[str, str]:
     for run in runs:
         name = Path(run).resolve().name
         if not NAME.fullmatch(name):
-            raise InputError(f"the folder {name!r} has no name for an address; rename it to letters and digits.")
+            raise InputError(f"the folder {quoted(name)} has no name for an address; rename it to letters and digits.")
         if name in by_name:
             raise InputError(f"two runs are named {name}; rename the folder of one of them.")
         by_name[name] = run

@@ -85,12 +85,20 @@ def test_a_random_draw_is_one_of_the_values(random):
         (apac.Compose(apac.Flip(), apac.Elastic()), "infinitely many values"),
         (apac.Flip(0.3), "some are likelier than others; use FixedPasses or Certified"),
         (apac.Shift(40), r"has 6,561 values, more than the 4,096 passes of the rule; use Exhaustive\(passes=6561\)"),
+        (
+            apac.Compose(apac.Shift(500), apac.Shift(500)),
+            "2 parts may have at most 2,097,152 values to list",
+        ),
+        (apac.Compose(*[apac.Flip()] * 70), "a Compose of 70 parts may have at most 59,918 values"),
+        (apac.Compose(*[apac.Shift(500)] * 1000), "may have at most 4,194 values to list; sample them"),
+        (apac.Compose(*[apac.Flip()] * 12, apac.Shift(1)), "has 36,864 values, more than the 4,096 passes"),
         (apac.PerClass({0: apac.Flip()}, apac.Compose(), classes=3), "one deformation for all classes"),
     ],
 )
 def test_other_deformations_are_refused_in_one_sentence(network, u, sentence):
-    with pytest.raises(apac.InputError, match=sentence):
+    with pytest.raises(apac.InputError, match=sentence) as caught:
         apac.Classifier(network, u, apac.Exhaustive()).decide(torch.rand(2, *SHAPE))
+    assert len(str(caught.value)) < 400
 
 
 def test_scores_end_at_the_last_value(network):

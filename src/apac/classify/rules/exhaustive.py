@@ -9,6 +9,7 @@ from apac import trees
 from apac.classify.rules.fixed import FixedPasses
 from apac.deform.base import Deformation
 from apac.errors import InputError
+from apac.validation import shortened
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,13 @@ class Exhaustive(FixedPasses):
         values = deformation.values(image_shape)
         if values is None:
             raise InputError(
-                f"{deformation} has infinitely many values, or some are likelier than others; use FixedPasses or "
-                f"Certified, which sample them."
+                f"{shortened(deformation)} has infinitely many values, or some are likelier than others; use "
+                f"FixedPasses or Certified, which sample them."
             )
         count = trees.size(values)
         if count > self.passes:
             raise InputError(
-                f"{deformation} has {count:,} values, more than the {self.passes:,} passes of the rule; use "
+                f"{shortened(deformation)} has {count:,} values, more than the {self.passes:,} passes of the rule; use "
                 f"Exhaustive(passes={count}), or sample them with FixedPasses or Certified."
             )
         return replace(self, passes=count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import apac
-from apac import models
-from apac.models.weights import load_weights
+from apac import limits, models
 from apac.randomness import generator
+from apac.runs.initial_weights import load_weights
 
 
 def network(classes: int = 4, seed: int = 0) -> nn.Sequential:
@@ -79,7 +80,7 @@ def test_a_file_that_is_not_safetensors_is_rejected_in_one_sentence(tmp_path, co
     path = tmp_path / "a.safetensors"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(apac.InputError, match=r"no weights file|cannot be read as a safetensors file") as caught:
+    with pytest.raises(apac.ApacError, match=r"no weights file|is damaged or truncated; give a safetensors") as caught:
         load_weights(network(), path)
     assert "\n" not in str(caught.value)
 
@@ -112,3 +113,25 @@ def test_the_weights_of_a_run_and_of_data_parallel_are_recognized_by_their_prefi
     save_file(tensors, tmp_path / "a.safetensors")
     load_weights(own, tmp_path / "a.safetensors")
     assert torch.equal(own[0].weight, network(seed=1)[0].weight)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [float("nan"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused(value, tmp_path):
+    path = write(tmp_path / "a.safetensors", {"0.weight": torch.full((32, 3, 3, 3), value)})
+    with pytest.raises(apac.StorageError, match=r"a\.safetensors have NaN or infinite values, in '0\.weight'; give a"):
+        load_weights(network(), path)
+
+
+def test_a_file_is_refused_by_its_header_before_its_tensors_are_read(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.safetensors")
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "TENSORS", 7)
+        with pytest.raises(apac.StorageError, match="is damaged or truncated; give a safetensors"):
+            load_weights(network(), path)
+    header = json.dumps({"x" * 2000: {"dtype": "F32", "shape": [2 << 30], "data_offsets": [0, 8 << 30]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with path.open("r+b") as file:
+        file.truncate(8 + len(header) + (8 << 30))  # without contents
+    with pytest.raises(apac.InputError, match=r"has no tensor '0\.weight'") as caught:
+        load_weights(network(), path)
+    assert len(str(caught.value)) < 1000
