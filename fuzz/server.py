@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import resource
 import sys
 import threading
 from dataclasses import dataclass, replace
@@ -27,13 +26,19 @@ from apac.data.base import Dataset
 from apac.data.cifar10 import CIFAR10
 from apac.data.mnist import MNIST
 from apac.data.sources import Arrays
+from apac.evaluation import score_cache
 from apac.progress import Progress
+from apac.runs import checkpointer
+from fuzz.faults import Fault
 
 IMPORTED = (
     *("apac.bench", "apac.distributed.deciding", "apac.evaluation", "apac.inference.onnx_export", "apac.paper.report"),
     *("apac.paper.reproduce", "apac.reporting.figures", "apac.runs.export", "apac.serve.app", "matplotlib.pyplot"),
 )
 PER_CLASS = 20  # digits
+# Commands on so few digits take a second, in which they must save what they have done, as they do in an hour.
+SECONDS_BETWEEN = 0.02  # checkpoints
+SAVE_EVERY = 200  # passes, summed over images
 
 
 @dataclass(frozen=True)
@@ -76,9 +81,15 @@ def small_data() -> None:
     )
 
 
+def save_often() -> None:
+    checkpointer.SECONDS_BETWEEN = SECONDS_BETWEEN
+    score_cache.SAVE_EVERY = SAVE_EVERY
+
+
 def main() -> None:
     torch.set_num_threads(1)  # a forked process must not wait for threads of its parent
     small_data()
+    save_often()
     for name in IMPORTED:
         __import__(name)
     apac.load("mnist-cnn").classifier(apac.FixedPasses(16)).decide(torch.zeros(2, 1, 28, 28))  # compiles kernels
@@ -86,24 +97,34 @@ def main() -> None:
     gc.freeze()  # a process that ends does not touch the memory of its parent
     print("ready", flush=True)
     for line in sys.stdin:
-        folder, errors, file_bytes, *arguments = json.loads(line)
+        folder, output, fault, *arguments = json.loads(line)
+        read_end, write_end = os.pipe()  # of the errors: a disk that is full has no place for them
         child = os.fork()
         if child == 0:
             break
+        os.close(write_end)
         print(child, flush=True)
         _, status, used = os.wait4(child, 0)
-        print(json.dumps([os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime]), flush=True)
+        answer = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, _written(read_end)
+        print(json.dumps(answer), flush=True)
     else:
         return
     os.setsid()
     os.chdir(folder)
     os.environ["APAC_DATA"] = str(Path(folder) / "data")
-    for path, number in (os.devnull, 0), (os.devnull, 1), (errors, 2):
+    os.dup2(write_end, 2)
+    for path, number in (os.devnull, 0), (output, 1):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
-    if file_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    Fault(**fault).apply()
     sys.argv = ["apac", "--threads", "1", *arguments]
     apac.cli.main()  # and Python ends as after every command
+
+
+def _written(read_end: int) -> str:
+    """Return what a process wrote to a pipe before it ended, and close the pipe."""
+    os.set_blocking(read_end, False)  # a process that is left over may have it open
+    with open(read_end, "rb", buffering=0) as pipe:
+        return (pipe.read(1 << 20) or b"").decode(errors="replace")
 
 
 if __name__ == "__main__":

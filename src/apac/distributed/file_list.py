@@ -150,7 +150,8 @@ class FileList:
     def read(self, part: int) -> list[str]:
         """Return the paths of the files of a part."""
         names = b""
-        with suppress(OSError), (self.folder / OFFSETS).open("rb") as offsets:
+        # The offsets may be cut, or any numbers.
+        with suppress(OSError, ValueError, IndexError, OverflowError), (self.folder / OFFSETS).open("rb") as offsets:
             offsets.seek(8 * part)
             bounds = array("Q", offsets.read(16))
             with (self.folder / NAMES).open("rb") as file:

@@ -38,8 +38,7 @@ class Parts:
         """Store a part."""
         path = self.path(part)
         write_bytes(path, content)
-        # The format of sha256sum, which can check the folder: sha256sum -c *.sha256
-        write_text(self._digest(part), f"{hashlib.sha256(content).hexdigest()}  {path.name}\n")
+        write_text(self._digest(part), self._line(part, hashlib.sha256(content).hexdigest()))
 
     def is_complete(self, part: int) -> bool:
         """Return whether a part is stored, without reading it."""
@@ -58,7 +57,7 @@ class Parts:
         try:
             expected = self._expected(part)
             with self.path(part).open("rb") as file:
-                intact = hashlib.file_digest(file, "sha256").hexdigest() == expected
+                intact = self._line(part, hashlib.file_digest(file, "sha256").hexdigest()) == expected
         except FileNotFoundError:
             return "damaged" if self.is_complete(part) else "missing"
         except OSError as error:
@@ -70,7 +69,8 @@ class Parts:
         try:
             with self.path(part).open("rb") as file:
                 content = file.read()
-            return content if hashlib.sha256(content).hexdigest() == self._expected(part) else None
+            line = self._line(part, hashlib.sha256(content).hexdigest())
+            return content if line == self._expected(part) else None
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -88,7 +88,11 @@ class Parts:
         return StorageError(f"could not read {self.path(part)}: {error.strerror or error}.")
 
     def _expected(self, part: int) -> str:
-        return self._digest(part).read_text(errors="replace").partition(" ")[0]
+        return self._digest(part).read_text(errors="replace")
+
+    def _line(self, part: int, digest: str) -> str:
+        """Return a digest in the format of sha256sum, which can check the folder: sha256sum -c *.sha256"""
+        return f"{digest}  {self.path(part).name}\n"
 
     def _digest(self, part: int) -> Path:
         return self.folder / f"{part:06}{DIGEST}"
