@@ -21,6 +21,7 @@ from fuzz.faults import WAITING, Fault
 ROOT = Path(__file__).parent.parent
 TICK = os.sysconf("SC_CLK_TCK")
 LONGEST = 600.0  # seconds, in which an undisturbed command ends
+TO_FOLLOW = 10.0  # seconds, in which the processes that it started end
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,13 @@ KILLED = {
         left={"a job": "parts/job.json", "parts of a job": "parts/parts/*.sha256"},
     ),
     "reproduce": Command(
-        ("reproduce", "mnist-5k-cnn", "--epochs", "1", "--passes", "1,4", "--out", "report"),
+        ("reproduce", "mnist-5k-cnn", "--epochs", "1", "--passes", "1,16", "--out", "report"),
         ("report/runs/deformed/weights.safetensors", "report/runs/original/weights.safetensors", "report/results.csv"),
         "report/runs/*/run.json",
         {
             "a checkpoint": "report/runs/*/checkpoint.safetensors",
             "partial scores": "report/runs/*/scores/*.partial.safetensors",
+            "certified decisions": "report/runs/*/scores/certified-*.safetensors",
         },
     ),
     "fetch": Command(
@@ -173,7 +175,10 @@ class Server:
             time.sleep(0.005)
         status, seconds, errors = json.loads(self.answers.readline())
         output = started.output.read_text(errors="replace")
-        return Ended(status, seconds, errors, output, processes_of(started.process))
+        deadline = time.monotonic() + TO_FOLLOW
+        while (left := processes_of(started.process)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return Ended(status, seconds, errors, output, left)
 
 
 @contextmanager

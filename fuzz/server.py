@@ -26,6 +26,7 @@ from apac.data.base import Dataset
 from apac.data.cifar10 import CIFAR10
 from apac.data.mnist import MNIST
 from apac.data.sources import Arrays
+from apac.data.store import Entry
 from apac.evaluation import score_cache
 from apac.progress import Progress
 from apac.runs import checkpointer
@@ -46,50 +47,47 @@ class Written:
     """A source that writes a file, as a download does, and returns the arrays of a data set."""
 
     arrays: Arrays
+    megabytes: int = 50
 
     def __str__(self) -> str:
         return "written"
 
     def get(self, folder: Path, progress: Progress) -> Arrays:
         with (folder / "archive").open("wb") as file:
-            for done in range(50):
+            for done in range(self.megabytes):
                 file.write(bytes(1 << 20))
-                progress(str(self), done + 1, 50)
+                progress(str(self), done + 1, self.megabytes)
         return self.arrays
 
 
-def small_data() -> None:
-    """Replace mnist-5k and mnist by a few of their digits; cifar10 cannot be downloaded."""
+def small_data(per_class: int, megabytes: int = Written.megabytes) -> tuple[Dataset, dict[str, Entry]]:
+    """Return a mnist-5k of a few digits, and the data sets to download: such a mnist, and a cifar10 without sources."""
     whole = mnist_5k.load()
     train, test = (
-        torch.cat([torch.nonzero(labels == digit)[:PER_CLASS, 0] for digit in range(10)])
+        torch.cat([torch.nonzero(labels == digit)[:per_class, 0] for digit in range(10)])
         for labels in (whole.train_labels, whole.test_labels)
     )
     small = Dataset(
         *("mnist-5k", whole.train_images[train], whole.train_labels[train]),
         *(whole.test_images[test], whole.test_labels[test], whole.classes),
     )
-    mnist_5k.load = lambda: small
     keys = ("train_images", "train_labels", "test_images", "test_labels")
     arrays = {key: getattr(small, key).numpy().astype(np.uint8) for key in keys}
-    data._FETCHED["cifar10"] = replace(CIFAR10, sources=())
-    data._FETCHED["mnist"] = replace(
+    mnist = replace(
         MNIST,
-        sources=(Written(arrays),),
+        sources=(Written(arrays, megabytes),),
         shapes={key: array.shape for key, array in arrays.items()},
         digests={key: sha256(array.tobytes()).hexdigest() for key, array in arrays.items()},
     )
-
-
-def save_often() -> None:
-    checkpointer.SECONDS_BETWEEN = SECONDS_BETWEEN
-    score_cache.SAVE_EVERY = SAVE_EVERY
+    return small, {"mnist": mnist, "cifar10": replace(CIFAR10, sources=())}
 
 
 def main() -> None:
     torch.set_num_threads(1)  # a forked process must not wait for threads of its parent
-    small_data()
-    save_often()
+    small, downloaded = small_data(PER_CLASS)
+    mnist_5k.load = lambda: small
+    data._FETCHED.update(downloaded)
+    checkpointer.SECONDS_BETWEEN, score_cache.SAVE_EVERY = SECONDS_BETWEEN, SAVE_EVERY
     for name in IMPORTED:
         __import__(name)
     apac.load("mnist-cnn").classifier(apac.FixedPasses(16)).decide(torch.zeros(2, 1, 28, 28))  # compiles kernels
