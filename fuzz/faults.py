@@ -40,7 +40,7 @@ class Fault:
             _jump()
 
 
-def _wait(file: object) -> None:
+def _wait(fd: object) -> None:
     print(WAITING, flush=True)
     time.sleep(600)
 

@@ -111,7 +111,8 @@ def main() -> None:
     os.chdir(folder)
     os.environ["APAC_DATA"] = str(Path(folder) / "data")
     os.dup2(write_end, 2)
-    for path, number in (os.devnull, 0), (output, 1):
+    is_full = fault["file_bytes"] is not None  # also for what a command prints
+    for path, number in (os.devnull, 0), (os.devnull if is_full else output, 1):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
     Fault(**fault).apply()
     sys.argv = ["apac", "--threads", "1", *arguments]

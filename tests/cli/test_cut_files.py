@@ -42,10 +42,7 @@ COMMANDS = {
     "train --data": (FETCHED, Command((*TRAIN, "--data", "mnist"), started="run/run.json")),
     "train --cache": (
         (),
-        Command(
-            ("train", "--data", "photos", "--size", "16", "--epochs", "1", "--cache", "cache", "--out", "run"),
-            started="run/run.json",
-        ),
+        Command((*TRAIN, "--data", "photos", "--network", "mnist-cnn", "--cache", "cache", "--overwrite")),
     ),
     "fetch": ((), Command(("data", "fetch", "mnist"))),
     "evaluate": (TRAINED[:1], Command(("evaluate", "trained", "--passes", "1,4"))),

@@ -165,7 +165,7 @@ def test_offsets_that_are_cut_anywhere_are_refused_in_one_sentence(tmp_path):
     whole = (tmp_path / file_list.OFFSETS).read_bytes()
     for size in range(len(whole)):
         (tmp_path / file_list.OFFSETS).write_bytes(whole[:size])
-        with pytest.raises(apac.StorageError, match="the list of files in .* is damaged; remove the folder"):
+        with pytest.raises(apac.StorageError, match=r"the list of files in .* is damaged; remove the folder"):
             files.read(len(PATHS) - 1)
     (tmp_path / file_list.OFFSETS).write_bytes(b"\xff" * len(whole))
     with pytest.raises(apac.StorageError, match="is damaged"):
