@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +22,10 @@ ROOT = Path(__file__).parent.parent
 TICK = os.sysconf("SC_CLK_TCK")
 LONGEST = 600.0  # seconds, in which an undisturbed command ends
 TO_FOLLOW = 10.0  # seconds, in which the processes that it started end
+
+# When a signal is sent: after a text was printed, when a function returns True, or after seconds of the processor. The
+# processor's seconds of an undisturbed process are about the same each time, whatever else the machine does.
+Moment = float | str | Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ KILLED = {
         {"a checkpoint": "run/checkpoint.safetensors"},
     ),
     "evaluate": Command(
-        ("evaluate", "trained", "--passes", "1,32"),
+        ("evaluate", "trained", "--passes", "1,64"),
         ("trained/confusion.csv", "trained/evaluation.csv"),
         left={"partial scores": "trained/scores/*.partial.safetensors"},
     ),
@@ -94,7 +98,7 @@ class Endless:
     """A command that works or waits until a signal, and when it certainly does."""
 
     arguments: tuple[str, ...]
-    after: float | str = 1.0  # seconds of the processor, or what it has printed
+    after: Moment = 1.0
     fault: Fault = Fault()  # noqa: RUF009  (it is frozen)
 
 
@@ -143,15 +147,12 @@ class Server:
         place: Path,
         arguments: tuple[str, ...],
         number: int = 0,
-        after: float | str = 0.0,
+        after: Moment = 0.0,
         *,
         fault: Fault | None = None,
         within: float = LONGEST,
     ) -> Ended:
-        """Run a command in a folder, and send it a signal after so many seconds of the processor, or after a text.
-
-        If it is a text, the signal is sent when the command has printed it. The command must end `within` seconds then.
-        """
+        """Run a command in a folder, and send it a signal at a moment. It must end `within` seconds then."""
         started = self.begin(place, arguments, fault=fault)
         if number:
             send(started, number, after)
@@ -194,16 +195,19 @@ def server() -> Iterator[Server]:
         process.stdin.close()
 
 
-def send(started: Started, number: int, after: float | str) -> None:
-    """Send a signal to a process, if it has not ended before.
-
-    The processor's seconds of an undisturbed process are the same each time, whatever else the machine does.
-    """
+def send(started: Started, number: int, after: Moment) -> None:
+    """Send a signal to a process at a moment, if it has not ended before."""
     while (used := _seconds(started.process)) is not None:
-        if after in started.output.read_text() if isinstance(after, str) else used >= after:
+        if _has_come(after, used, started.output):
             os.kill(started.process, number)
             return
         time.sleep(0.002)
+
+
+def _has_come(moment: Moment, used: float, output: Path) -> bool:
+    if isinstance(moment, str):
+        return moment in output.read_text()
+    return used >= moment if isinstance(moment, float) else moment()
 
 
 def _seconds(child: int) -> float | None:

@@ -8,10 +8,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from random import Random
 
-from fuzz.commands import KILLED, Server, files, prepare, server
+from fuzz.commands import KILLED, Moment, Server, files, prepare, server
 
 AT_A_TIME = 4  # kills of a command before it may complete
 MANY = 25  # kills of a command, of which one must leave each kind of unfinished work
@@ -20,10 +22,12 @@ MANY = 25  # kills of a command, of which one must leave each kind of unfinished
 def check(name: str, kills: int, random: Random, running: Server, prepared: Path) -> Counter[str]:
     """Kill a command some times, complete it, and compare with the undisturbed result.
 
-    Return the number of kills, and of those that left unfinished work to the next command, by its kind.
+    Of the kills before it is completed, the first comes as soon as there is unfinished work of one kind, the others at
+    random moments. Return the number of kills, and of those that left unfinished work to the next command, by its kind.
     """
     command, rounds = KILLED[name], 0
     counts = Counter({"kills": 0, **dict.fromkeys(command.left, 0)})
+    kinds = cycle(command.left.values())
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "place"  # always the same, because some results have its name
         shutil.copytree(prepared, place)
@@ -33,13 +37,16 @@ def check(name: str, kills: int, random: Random, running: Server, prepared: Path
         while counts["kills"] < kills:
             shutil.rmtree(place)
             shutil.copytree(prepared, place)
-            for _ in range(min(random.randint(1, AT_A_TIME), kills - counts["kills"])):
-                after = random.uniform(0, complete.seconds)
+            pattern = next(kinds, None)
+            for number in range(min(random.randint(1, AT_A_TIME), kills - counts["kills"])):
+                after: Moment = random.uniform(0, complete.seconds)
+                if number == 0 and pattern is not None:
+                    after = partial(_exists, place, pattern)
                 ended = running.run(place, command.line(place), signal.SIGKILL, after)
                 assert ended.status in (-signal.SIGKILL, 0), f"{name}: {ended.errors}"
                 if ended.status:
                     counts["kills"] += 1
-                    counts.update(kind for kind, pattern in command.left.items() if any(place.glob(pattern)))
+                    counts.update(kind for kind, pattern in command.left.items() if _exists(place, pattern))
             ended = running.run(place, command.line(place))
             assert ended.status == 0, f"{name}: {ended.errors}"
             for result, content in expected.items():
@@ -52,6 +59,10 @@ def check(name: str, kills: int, random: Random, running: Server, prepared: Path
     missing = [kind for kind in command.left if not counts[kind]]
     assert counts["kills"] < MANY or not missing, f"{name}: no kill left {' or '.join(missing)}"
     return counts
+
+
+def _exists(place: Path, pattern: str) -> bool:
+    return any(place.glob(pattern))
 
 
 def main() -> None:

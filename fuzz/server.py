@@ -35,6 +35,7 @@ from fuzz.faults import Fault
 IMPORTED = (
     *("apac.bench", "apac.distributed.deciding", "apac.evaluation", "apac.inference.onnx_export", "apac.paper.report"),
     *("apac.paper.reproduce", "apac.reporting.figures", "apac.runs.export", "apac.serve.app", "matplotlib.pyplot"),
+    "torch._dynamo",  # by the first optimizer
 )
 PER_CLASS = 20  # digits
 # Commands on so few digits take a second, in which they must save what they have done, as they do in an hour.
