@@ -158,3 +158,15 @@ def test_a_damaged_list_is_refused(tmp_path):
 def test_no_files_are_refused(tmp_path):
     with pytest.raises(apac.InputError, match="no image files"):
         store_list(tmp_path, [])
+
+
+def test_offsets_that_are_cut_anywhere_are_refused_in_one_sentence(tmp_path):
+    files = store_list(tmp_path, PATHS, part_size=1)
+    whole = (tmp_path / file_list.OFFSETS).read_bytes()
+    for size in range(len(whole)):
+        (tmp_path / file_list.OFFSETS).write_bytes(whole[:size])
+        with pytest.raises(apac.StorageError, match=r"the list of files in .* is damaged; remove the folder"):
+            files.read(len(PATHS) - 1)
+    (tmp_path / file_list.OFFSETS).write_bytes(b"\xff" * len(whole))
+    with pytest.raises(apac.StorageError, match="is damaged"):
+        files.read(0)

@@ -17,7 +17,7 @@ def test_workers_that_cannot_start_are_tried_less_and_less_often_and_then_given_
         socket.create_server(("127.0.0.1", 0)) as listener,
         pytest.raises(InputError, match="no worker can start; the lines above say why, or try with one worker"),
     ):
-        workers.supervise(print, 1, listener)  # which returns at once
+        workers.supervise(print, 1, listener, [])  # which returns at once
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("a worker")]
     assert lines == [
         f"a worker ended with status 0; another starts in {delay} s" for delay in ("0.001", "0.002", "0.004", "0.008")

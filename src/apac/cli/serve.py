@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from apac.cli.errors import handle_errors
-from apac.errors import InputError, require
+from apac.errors import InputError, Interrupted, require
 from apac.serve.limits import Limits
 
 
@@ -48,7 +49,8 @@ def serve(
 
     Example:  apac serve runs/photos cifar10-cnn --host 0.0.0.0 --token-file token
 
-    SIGTERM or Ctrl-C stops the server after all requests are answered; a second one stops it at once.
+    SIGTERM or Ctrl-C stops the server after all requests are answered, with status 0 or 130; a second one stops it at
+    once.
     """
     for module in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         require(module, extra="serve")
@@ -71,7 +73,9 @@ def serve(
         queue=queue,
     )
     threads = max(1, torch.get_num_threads() // workers)
-    run_server(Configuration(tuple(map(str, runs)), host, port, token, workers, threads, seed, limits), _print_address)
+    configuration = Configuration(tuple(map(str, runs)), host, port, token, workers, threads, seed, limits)
+    if run_server(configuration, _print_address) == signal.SIGINT:
+        raise Interrupted("stopped; all accepted requests were answered.")
 
 
 def _print_address(names: Sequence[str], address: str) -> None:

@@ -21,7 +21,7 @@ from apac.runs.storage import write_bytes, write_text
 State = Literal["complete", "missing", "damaged"]
 
 DIGEST = ".sha256"
-DIGEST_LENGTH = 64  # characters, at the start of such a file
+LINE_LENGTH = 100  # characters that are read of a digest, more than its line has
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ class Parts:
         """Store a part."""
         path = self.path(part)
         write_bytes(path, content)
-        # The format of sha256sum, which can check the folder: sha256sum -c *.sha256
-        write_text(self._digest(part), f"{hashlib.sha256(content).hexdigest()}  {path.name}\n")
+        write_text(self._digest(part), self._line(part, hashlib.sha256(content).hexdigest()))
 
     def is_complete(self, part: int) -> bool:
         """Return whether a part is stored, without reading it."""
@@ -59,7 +58,7 @@ class Parts:
         try:
             expected = self._expected(part)
             with self.path(part).open("rb") as file:
-                intact = hashlib.file_digest(file, "sha256").hexdigest() == expected
+                intact = self._line(part, hashlib.file_digest(file, "sha256").hexdigest()) == expected
         except FileNotFoundError:
             return "damaged" if self.is_complete(part) else "missing"
         except OSError as error:
@@ -71,7 +70,8 @@ class Parts:
         try:
             with self.path(part).open("rb") as file:
                 content = file.read()
-            return content if hashlib.sha256(content).hexdigest() == self._expected(part) else None
+            line = self._line(part, hashlib.sha256(content).hexdigest())
+            return content if line == self._expected(part) else None
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -90,7 +90,11 @@ class Parts:
 
     def _expected(self, part: int) -> str:
         with self._digest(part).open(errors="replace") as file:
-            return file.read(DIGEST_LENGTH)
+            return file.read(LINE_LENGTH)
+
+    def _line(self, part: int, digest: str) -> str:
+        """Return a digest in the format of sha256sum, which can check the folder: sha256sum -c *.sha256"""
+        return f"{digest}  {self.path(part).name}\n"
 
     def _digest(self, part: int) -> Path:
         return self.folder / f"{part:06}{DIGEST}"

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import re
+import signal
 import socket
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -27,7 +28,7 @@ from apac.serve.connections import Connection
 from apac.serve.guard import Guard
 from apac.serve.limits import Limits
 from apac.serve.model import Model
-from apac.serve.signals import KILLED, handled_signals
+from apac.serve.signals import INTERRUPTED, KILLED, handled_signals
 from apac.serve.workers import end_with_parent, supervise
 from apac.validation import quoted
 
@@ -73,10 +74,10 @@ def application(configuration: Configuration) -> Guard:
     return build(models, limits, configuration.token.encode() if configuration.token else None)
 
 
-def serve(configuration: Configuration, on_listening: Callable[[Sequence[str], str], None]) -> None:
-    """Serve until a signal: the first ends after all requests are answered, the second at once.
+def serve(configuration: Configuration, on_listening: Callable[[Sequence[str], str], None]) -> int:
+    """Serve until a signal, and return its number: the first ends after all requests are answered, the second at once.
 
-    `on_listening` gets the names of the models and the address of the server.
+    `on_listening` gets the names of the models and the address of the server. Signals are handled from then on.
     """
     if configuration.host not in LOCAL and not configuration.token:
         raise InputError("a server that other machines reach needs a token; give one, or listen at 127.0.0.1.")
@@ -84,11 +85,14 @@ def serve(configuration: Configuration, on_listening: Callable[[Sequence[str], s
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         guard = application(configuration)  # in the parent of workers too: an error is one sentence, not one per worker
-        on_listening(list(services_of(guard).models), address)
-        if configuration.workers > 1:
-            supervise(partial(serve_process, configuration, listener), configuration.workers, listener)
-        else:
-            _run(configuration, guard, listener, is_worker=False)
+        received: list[int] = []
+        with handled_signals(lambda number, frame: received.append(number)):
+            on_listening(list(services_of(guard).models), address)
+            if configuration.workers > 1:
+                supervise(partial(serve_process, configuration, listener), configuration.workers, listener, received)
+            else:
+                _run(configuration, guard, listener, received, is_worker=False)
+        return received[0]
 
 
 def serve_process(configuration: Configuration, listener: socket.socket, ready: Event) -> None:
@@ -96,17 +100,19 @@ def serve_process(configuration: Configuration, listener: socket.socket, ready: 
     end_with_parent()
     guard = application(configuration)
     services_of(guard).before_listening = ready
-    _run(configuration, guard, listener, is_worker=True)
+    _run(configuration, guard, listener, [], is_worker=True)
 
 
-def _run(configuration: Configuration, guard: Guard, listener: socket.socket, *, is_worker: bool) -> None:
+def _run(
+    configuration: Configuration, guard: Guard, listener: socket.socket, received: list[int], *, is_worker: bool
+) -> None:
     with _process_settings(configuration.threads):
-        Server(uvicorn_config(guard), guard, is_worker=is_worker).run([listener])
+        Server(uvicorn_config(guard), guard, received, is_worker=is_worker).run([listener])
     if services_of(guard).is_decoding:
         # For clients that left. Python would wait for these threads, and a service manager might lose its patience.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(INTERRUPTED if received[0] == signal.SIGINT else 0)
 
 
 @contextmanager
@@ -158,22 +164,28 @@ def uvicorn_config(guard: Guard) -> uvicorn.Config:
 
 
 class Server(uvicorn.Server):
-    """Drains at the first signal and ends with status 0; a second signal ends the process at once."""
+    """Drains at the first signal, which it adds to `received`; a second signal ends the process at once."""
 
-    def __init__(self, config: uvicorn.Config, guard: Guard, *, is_worker: bool) -> None:
+    def __init__(self, config: uvicorn.Config, guard: Guard, received: list[int], *, is_worker: bool) -> None:
         super().__init__(config)
         self._services = services_of(guard)
-        self._is_worker = is_worker
+        self._received, self._is_worker = received, is_worker
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         with handled_signals(self.handle_exit):
+            if self._received:  # before the handler above was set
+                self._drain()
             yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # The signals of a terminal or a service manager reach a worker too: only its parent ends it at once.
         if self._services.draining and not self._is_worker:
             os._exit(KILLED)
+        self._received.append(sig)
+        self._drain()
+
+    def _drain(self) -> None:
         self._services.draining = self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 KILLED = 1  # exit status after a second signal
+INTERRUPTED = 130  # after Ctrl-C: 128 + SIGINT, as in shells
 
 
 @contextmanager

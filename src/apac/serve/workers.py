@@ -60,19 +60,17 @@ class Worker:
             self.process, self.start_at = None, now + delay
 
 
-def supervise(work: Callable[[Event], None], count: int, listener: socket.socket) -> None:
+def supervise(work: Callable[[Event], None], count: int, listener: socket.socket, received: list[int]) -> None:
     """Run `work` in processes that accept from the listener, and replace those that die, until a signal.
 
     The processes set the event that they get when they are ready. The first signal ends the workers after all requests
-    are answered, the second at once.
+    are answered, the second at once. Signals are added to `received`, which may have one already.
     """
-    signals = 0
     folder = tempfile.TemporaryDirectory(prefix="apac-metrics-")
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal signals
-        signals += 1
-        if signals > 1:
+        received.append(number)
+        if len(received) > 1:
             for process in _processes(workers):
                 process.kill()
             folder.cleanup()
@@ -84,7 +82,7 @@ def supervise(work: Callable[[Event], None], count: int, listener: socket.socket
         os.environ[SHARED_FOLDER] = folder.name
         try:
             with handled_signals(handle):
-                while not signals:
+                while not received:
                     for worker in workers:
                         worker.poll()
                     if all(worker.failures >= ATTEMPTS and not worker.was_ready for worker in workers):
