@@ -40,7 +40,7 @@ def tune(
     and a folder of that name holds the choice.
     """
     from apac.classify.rules.fixed import FixedPasses
-    from apac.evaluation.tuning import STRENGTHS, validate_tunable
+    from apac.evaluation.tuning import STRENGTHS, validate_enough, validate_tunable
     from apac.evaluation.tuning import tune as choose
     from apac.reporting.tuning import candidates
     from apac.runs.labeled_images import images_held_out
@@ -53,6 +53,7 @@ def tune(
     validate_tunable(loaded.deformation)
     with show_progress() as progress:
         held_out = images_held_out(loaded, data=data, progress=progress)
+        validate_enough(len(held_out.images))
         strengths = sum(strength > 0 for strength in STRENGTHS)
         images = f"{len(held_out.images):,} held-out images"
         print(f"Deciding {images} plainly, and by {passes:,} passes at each of {strengths} strengths.", flush=True)

@@ -79,11 +79,7 @@ def tune(
     if passes is None:
         passes = passes_to_compare(classifier.rule)
     labels = validate_labels(images, labels)
-    if len(labels) < MIN_IMAGES:
-        raise InputError(
-            f"{len(labels)} images are too few to tune on; pass at least {MIN_IMAGES}, better some hundreds, that the "
-            f"network was not trained on."
-        )
+    validate_enough(len(labels))
     measured = measure(classifier, images, labels, strengths, passes, progress)
     return choose(measured, passes, classifier.seed, classes=classes)
 
@@ -92,6 +88,15 @@ def passes_to_compare(rule: Rule) -> int:
     """Return the M with which candidates are compared for a rule."""
     sampled = isinstance(rule, FixedPasses) and not isinstance(rule, Exhaustive)
     return rule.limit if sampled else min(PASSES, rule.limit)
+
+
+def validate_enough(images: int) -> None:
+    """Refuse a number of images on which nothing can be compared."""
+    if images < MIN_IMAGES:
+        raise InputError(
+            f"{images} images are too few to tune on; pass at least {MIN_IMAGES}, better some hundreds, that the "
+            f"network was not trained on."
+        )
 
 
 def validate_tunable(deformation: Deformation) -> None:
