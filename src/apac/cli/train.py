@@ -44,8 +44,8 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME|timm:NAME|module:function",
-            help="resnet, mnist-cnn, mnist-mlp, cifar10-cnn or cifar10-mlp; a network of timm; or a function that "
-            "builds a module from (image_shape, classes).",
+            help="resnet, mnist-cnn, mnist-mlp, cifar10-cnn, cifar10-mlp or cifar10-modern; a network of timm; or "
+            "a function that builds a module from (image_shape, classes).",
             show_default="the CNN for the data; resnet for a folder",
         ),
     ] = None,
