@@ -25,13 +25,13 @@ def demo(few, monkeypatch) -> Dataset:
     assert recipe.showcase == "cifar10-cnn"
     config = replace(recipe.config, epochs=1, batch_size=100)
     monkeypatch.setitem(
-        recipes.RECIPES, "mnist-5k-cnn", replace(recipe, config=config, passes=(1, 4), certified=(), showcase="weak")
+        recipes.RECIPES, "mnist-5k-cnn", replace(recipe, config=config, passes=(1, 16), certified=(), showcase="weak")
     )
     weak = weak_run(few)
     held_out = LabeledImages(weak.normalize(few.train_images[::4]), few.train_labels[::4], (), "mnist", own=True)
     monkeypatch.setattr(reproduce, "load", {"weak": weak}.__getitem__)
     monkeypatch.setattr(showcase, "images_held_out", lambda run, **options: held_out)
-    monkeypatch.setattr(showcase, "PASSES", (1, 4))
+    monkeypatch.setattr(showcase, "SHOWCASE_PASSES", (1, 4))
     for figures in ("_corrected", "_samples"):  # slow to draw, and not what is tested here
         monkeypatch.setattr(f"apac.paper.report.{figures}", lambda result: {})
     return few

@@ -108,7 +108,7 @@ def test_the_evaluation_of_another_folder_of_the_same_name_is_not_replaced(photo
     second = Path(shutil.copytree(others, tmp_path / "second" / "others"))
     result = call("evaluate", photos_run, "--data", second, "--passes", 1)
     assert (result.exit_code, result.stdout) == (2, "")
-    sentence = f"is the evaluation of other data, {others}; replace it with --overwrite, or choose another folder by"
+    sentence = f"is the evaluation of other data, '{others}'; replace it with --overwrite, or choose another folder by"
     assert sentence in result.stderr
     succeed("evaluate", photos_run, "--data", second, "--passes", 1, "--out", tmp_path / "out")
     succeed("evaluate", photos_run, "--data", second, "--passes", 1, "--overwrite")

@@ -18,12 +18,12 @@ from commands import call, refusal, succeed
 
 @pytest.fixture
 def tiny(monkeypatch) -> None:
-    """Small versions of the full recipes: one step per epoch and four passes."""
+    """Small versions of the full recipes: one step per epoch and 16 passes."""
     for name in ("mnist-cnn", "mnist-cnn-distinctive"):
         recipe = recipes.RECIPES[name]
         config = replace(recipe.config, epochs=2, batch_size=400)
         rules = (apac.Certified(0.3, limit=16),) if name == "mnist-cnn" else ()
-        small = replace(recipe, data="mnist-5k", config=config, passes=(1, 4), certified=rules)
+        small = replace(recipe, data="mnist-5k", config=config, passes=(1, 16), certified=rules)
         monkeypatch.setitem(recipes.RECIPES, name, small)
     monkeypatch.setattr(recipes, "TABLE", ("mnist-cnn",))
 
@@ -38,7 +38,7 @@ def test_reproduce_writes_a_self_contained_report(tmp_path, monkeypatch, few):
     recipe = recipes.RECIPES["mnist-5k-mlp"]
     rules = tuple(apac.Certified(error, limit=32) for error in (0.3, 0.1))
     config = replace(recipe.config, epochs=1, batch_size=400)
-    short = replace(recipe, config=config, passes=(1, 4), certified=rules)
+    short = replace(recipe, config=config, passes=(1, 4, 32), certified=rules)
     monkeypatch.setitem(recipes.RECIPES, "mnist-5k-mlp", short)
     out = tmp_path / "report"
     result = succeed("reproduce", "mnist-5k-mlp", "--out", out)
@@ -126,7 +126,7 @@ def test_a_class_distinctive_recipe_is_compared_with_the_class_indistinctive_one
     page = (out / "report.html").read_text()
     for words in ("class-distinctive deformation", "class-indistinctive deformation", "not tried", "0.23 %"):
         assert f"<td>{words}</td>" in page
-    assert "APAC, 2 × 4 passes" in page
+    assert "APAC, 2 × 16 passes" in page
     for words in ("class-distinctive deformation, passes with each of 2 sets", "class-indistinctive deformation"):
         assert f" test images, {words}<" in page
     wrong = [set(payload[name]["evaluation"]["wrong"]) for name in payload]
@@ -206,7 +206,7 @@ def test_the_folder_of_the_table_is_not_used_for_a_recipe(tmp_path, few, tiny, n
     out = tmp_path / "all"
     result = succeed("reproduce", "all", "--out", out)
     assert (
-        "mnist-cnn: 2 epochs with deformed data and 1 with original data, then M up to 4 and 1 certified rule"
+        "mnist-cnn: 2 epochs with deformed data and 1 with original data, then M up to 16 and 1 certified rule"
         in result.stdout
     )
     assert "mnist-cnn: training, deformed data: 100 %" in result.stderr

@@ -28,7 +28,7 @@ def small(monkeypatch) -> tuple[Run, data.Dataset]:
     run = weak_run(whole)
     held_out = LabeledImages(run.normalize(whole.train_images[::20]), whole.train_labels[::20], (), "mnist", own=True)
     monkeypatch.setattr(showcase, "images_held_out", lambda run, **options: held_out)
-    monkeypatch.setattr(showcase, "PASSES", (1, 4))
+    monkeypatch.setattr(showcase, "SHOWCASE_PASSES", (1, 4))
     monkeypatch.setattr("apac.inference.engine.MIN_OPERATIONS", float("inf"))
     return run, dataset
 
