@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import apac
 from apac.paper import recipes
 from apac.paper.recipe import PAPER_TABLE, SHOWCASE_PASSES
 from apac.runs.folder import RunSettings
@@ -103,6 +104,7 @@ def test_the_table_of_the_results_page_lists_the_errors_of_every_recipe(name):
     assert [row[:3] for row in shown] == expected
     theirs = [there["original"].plain, there["deformed"].plain, there["deformed"].apac]
     assert [row[3] for row in shown[:3]] == [f"{error:.2f} %" for error in theirs]
+    assert [row[4] for row in shown[:2]] == [str(here[kind]["config"]["epochs"]) for kind in ("original", "deformed")]
 
 
 @pytest.mark.parametrize("name", recipes.TABLE)
@@ -150,3 +152,24 @@ def test_the_readme_opens_with_the_errors_of_the_shipped_network_after_the_passe
     assert [row[1].split(" (")[0].strip("*") for row in rows[2:4]] == [percent(evaluation["plain"]), percent(error)]
     for wrong in (evaluation["plain"], error):
         assert f"{round(10_000 * wrong):,}" in README
+
+
+def test_the_results_page_lists_how_the_network_of_today_was_decided():
+    payload = stored("views/cifar10-modern")
+    text = re.split(r"^## ", PAGE.partition("\n## A network of today\n")[2], flags=re.MULTILINE)[0]
+    shown = {row[0]: row[1:] for row in cells(text)}
+    for way in payload["ways"]:
+        assert shown[way["rule"]] == [
+            percent(way["error"]),
+            f"{way['nll']:.4f}",
+            f"{way['corrected']:,}",
+            f"{way['corrupted']:,}",
+            f"{way['passes']:.4g}",
+            f"{way['seconds']:,.0f}",
+        ]
+    assert len(payload["history"]) == payload["run"]["config"]["epochs"]
+    assert f"{payload['run']['config']['epochs']} epochs" in text
+
+
+def test_the_shipped_network_of_today_is_the_one_of_the_results_page():
+    assert apac.load("cifar10-modern").settings == RunSettings.from_json(stored("views/cifar10-modern")["run"])

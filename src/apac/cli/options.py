@@ -25,7 +25,9 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue the run or repo
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run or report in the folder.")]
 RunFolder = Annotated[
     Path,
-    typer.Argument(metavar="RUN", help="A folder from apac train, or mnist-cnn or cifar10-cnn.", show_default=False),
+    typer.Argument(
+        metavar="RUN", help="A folder from apac train, or mnist-cnn, cifar10-cnn or cifar10-modern.", show_default=False
+    ),
 ]
 DeformationOption = Annotated[
     str | None,

@@ -18,7 +18,11 @@ from apac.serve.limits import Limits
 def serve(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Folders from apac train, mnist-cnn or cifar10-cnn.", show_default=False),
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders from apac train, mnist-cnn, cifar10-cnn or cifar10-modern.",
+            show_default=False,
+        ),
     ],
     host: Annotated[str, typer.Option(help="Address to listen at. Any but this machine's own needs a token.")] = (
         "127.0.0.1"

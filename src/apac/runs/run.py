@@ -184,7 +184,7 @@ class Run:
 
 
 def load(folder: str | os.PathLike[str], network: nn.Module | None = None, *, paper_rule: bool = False) -> Run:
-    """Load the run in a folder, or one that is shipped with the package, "mnist-cnn" or "cifar10-cnn".
+    """Load the run in a folder, or one that is shipped: "mnist-cnn", "cifar10-cnn" or "cifar10-modern".
 
     For a run that was trained from a module, pass a module of the same architecture as `network`; the stored weights
     are loaded into it. A network given as "package.module:function" is rebuilt only if that module is already imported,
