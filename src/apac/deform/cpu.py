@@ -24,11 +24,16 @@ _kernels_enabled = True
 
 def kernels_for(images: Tensor, parameters: Any = ()) -> Any | None:
     """Return the CPU kernels, or None if images are not on the CPU or need gradients, or numba is unavailable."""
-    if not (_kernels_enabled and images.is_cpu):
+    if not images.is_cpu:
         return None
     if torch.is_grad_enabled() and (images.requires_grad or trees.requires_grad(parameters)):
         return None
-    return _load_kernels()
+    return load_kernels("apac.deform.kernels")
+
+
+def load_kernels(module: str) -> Any | None:
+    """Return a module of kernels, or None within `torch_path` or if numba is unavailable."""
+    return _load_kernels(module) if _kernels_enabled else None
 
 
 def as_arrays(*tensors: Tensor) -> tuple[Any, ...]:
@@ -59,10 +64,10 @@ def torch_path() -> Iterator[None]:
         _kernels_enabled = True
 
 
-@lru_cache(maxsize=1)
-def _load_kernels() -> Any | None:
+@lru_cache
+def _load_kernels(module: str) -> Any | None:
     try:
-        return import_module("apac.deform.kernels")
+        return import_module(module)
     except Exception as error:  # incompatible versions of numba fail in many ways
         logging.getLogger("apac").warning("numba is unavailable (%s); falling back to torch, which is slower.", error)
         return None

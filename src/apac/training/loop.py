@@ -26,6 +26,7 @@ from apac.progress import Progress, no_progress
 from apac.randomness import seeded_torch
 from apac.training.config import TrainConfig
 from apac.training.optimizer import make_optimizer
+from apac.training.pooled_convolution import forward
 from apac.training.virtual_samples import virtual_samples
 from apac.validation import quoted
 
@@ -150,7 +151,7 @@ def run_epochs(
             seeded_torch(config.seed, "network", state.step, device),
             whole_batches(state.network, ranks, config.batch_size),
         ):
-            logits = state.network(virtual.to(device))
+            logits = forward(state.network, virtual.to(device))
             loss = functional.cross_entropy(logits, targets.to(device), label_smoothing=config.label_smoothing)
             share = gradients.share(len(targets), config.batch_size, loss)
             state.optimizer.zero_grad()

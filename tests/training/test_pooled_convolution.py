@@ -1,0 +1,138 @@
+"""A convolution, max pooling and ReLU as one operation: the gradients are torch's."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import apac
+from apac.deform.cpu import torch_path
+from apac.inference.workers import torch_threads
+from apac.models.cifar10_cnn import cifar10_cnn
+from apac.models.mnist_cnn import mnist_cnn
+from apac.randomness import generator
+from apac.training import pooled_convolution
+from apac.training.pooled_convolution import forward
+
+
+def layers(inputs: int, outputs: int, size: int, *, stride: int = 1, bias: bool = True) -> nn.Sequential:
+    convolution = nn.Conv2d(inputs, outputs, size, stride=stride, bias=bias)
+    return nn.Sequential(convolution, nn.MaxPool2d(2), nn.ReLU())
+
+
+NETWORKS = {
+    "mnist-cnn": (mnist_cnn(), (1, 28, 28)),
+    "cifar10-cnn": (cifar10_cnn(), (3, 32, 32)),
+    "no bias": (layers(3, 5, 3, bias=False), (3, 9, 9)),
+    "wide images": (layers(32, 7, 2), (32, 5, 12)),
+    "steps of two pixels": (layers(40, 6, 3, stride=2), (40, 11, 12)),
+    "windows that overlap": (nn.Sequential(nn.Conv2d(32, 6, 3), nn.MaxPool2d(3, 1), nn.ReLU()), (32, 8, 8)),
+    "windows with padding": (nn.Sequential(nn.Conv2d(32, 6, 3), nn.MaxPool2d(3, 2, 1), nn.ReLU()), (32, 8, 8)),
+    "two in a row": (nn.Sequential(*layers(1, 33, 3), *layers(33, 5, 3), nn.Flatten()), (1, 14, 14)),
+}
+
+
+def gradients(network: nn.Module, images: Tensor, *, threads: int = 1) -> list[Tensor]:
+    network.zero_grad()
+    images = images.detach().requires_grad_(images.requires_grad)
+    with torch_threads(threads):
+        outputs = forward(network, images)
+        outputs.backward(torch.randn(outputs.shape, generator=generator(0, "test", 1)))
+    own = [] if images.grad is None else [images.grad]
+    return [outputs.detach(), *own, *(p.grad.clone() for p in network.parameters() if p.grad is not None)]
+
+
+def in_format(network: nn.Sequential, memory_format: torch.memory_format) -> nn.Sequential:
+    return copy.deepcopy(network).to(memory_format=memory_format)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
+    """The shapes of the weights of layers that were computed as one operation."""
+    shapes: list[torch.Size] = []
+    apply = pooled_convolution._PooledConvolution.apply
+    record = lambda *a: shapes.append(a[1].shape) or apply(*a)  # noqa: E731
+    monkeypatch.setattr(pooled_convolution._PooledConvolution, "apply", record)
+    return shapes
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
+def test_the_gradients_are_those_of_torch(name, memory_format, threads, used):
+    network, shape = NETWORKS[name]
+    network = in_format(network, memory_format)
+    # more images than are convolved at a time, and not a multiple of those whose gradients are computed together
+    images = torch.randn(67, *shape, generator=generator(0, "test", 0)).contiguous(memory_format=memory_format)
+    got = gradients(network, images, threads=threads)
+    assert used == [layer.weight.shape for layer in network if isinstance(layer, nn.Conv2d)]
+    with torch_path():
+        expected = gradients(network, images)
+    assert len(used) == len([layer for layer in network if isinstance(layer, nn.Conv2d)])  # torch_path uses torch's
+    for ours, theirs in zip(got, expected, strict=True):
+        # sums of up to 67 · 900 float32 terms in another order
+        assert float((ours - theirs).abs().max()) <= 2e-5 * float(theirs.abs().max())
+
+
+def test_images_that_need_a_gradient_get_torchs(used):
+    network, images = layers(32, 6, 3), torch.randn(9, 32, 8, 8, generator=generator(0, "test", 0)).requires_grad_()
+    got = gradients(network, images)
+    assert len(used) == 1
+    with torch_path():
+        torch.testing.assert_close(got, gradients(network, images), atol=1e-4, rtol=1e-5)
+
+
+def test_of_equal_values_in_a_window_the_one_that_torch_chooses_gets_the_gradient():
+    network, images = layers(32, 4, 2), torch.ones(3, 32, 5, 5)
+    with torch.no_grad():
+        nn.init.constant_(next(network.parameters()), 1.0)  # all outputs are equal and positive
+    got = gradients(network, images)
+    with torch_path():
+        torch.testing.assert_close(got, gradients(network, images), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        nn.Sequential(nn.Conv2d(32, 4, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(32, 4, 3, dilation=2), nn.MaxPool2d(2), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(32, 4, 3, groups=2), nn.MaxPool2d(2), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(32, 4, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        nn.Sequential(nn.Conv2d(32, 4, 3), nn.MaxPool2d(2), nn.GELU()),
+        nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(32, 4, 3)), nn.MaxPool2d(2), nn.ReLU()),
+        layers(32, 4, 3).double(),
+        layers(32, 4, 3).requires_grad_(False),
+        layers(32, 4, 3)[:2],
+    ],
+    ids=["padding", "dilation", "groups", "order", "GELU", "parametrized", "float64", "frozen", "no ReLU"],
+)
+def test_other_layers_are_left_to_torch(network, used):
+    images = torch.randn(2, 32, 9, 9, dtype=next(network.parameters()).dtype)
+    torch.testing.assert_close(forward(network, images), network(images), rtol=0, atol=0)
+    assert not used
+
+
+@pytest.mark.parametrize("hooked", [0, 1, None])
+def test_hooks_are_called(hooked, used):
+    network, calls = layers(32, 4, 3), []
+    (network if hooked is None else network[hooked]).register_forward_hook(lambda *call: calls.append(call))
+    forward(network, torch.randn(2, 32, 9, 9))
+    assert len(calls) == 1
+    assert not used
+
+
+def test_training_gives_the_same_network_but_for_rounding(used):
+    random = generator(0, "test", 0)
+    images, labels = torch.rand(40, 1, 28, 28, generator=random), torch.arange(40) % 4
+    config = apac.TrainConfig(epochs=2, batch_size=20, validation_fraction=0.0)
+    results = []
+    for path in (nullcontext, torch_path):
+        with path():
+            run = apac.train("mnist-cnn", (images, labels), apac.presets.mnist(), config=config)
+        results.append(torch.cat([p.detach().flatten() for p in run.network.parameters()]))
+    assert len(used) == 2 * 4  # two layers in four steps
+    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=0)
