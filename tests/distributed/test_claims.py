@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,19 +72,36 @@ with Claims(Path(sys.argv[1])) as claims:
 """
 
 
-def test_a_claim_of_a_killed_process_of_this_machine_is_taken_over_at_once(tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+@contextmanager
+def owner(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which has claimed 7."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "True\n"
-        with Claims(tmp_path) as ours:
-            assert not ours.take("7")
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            assert ours.take("7")
+        yield process
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_claim_of_a_killed_process_of_this_machine_is_taken_over_at_once(tmp_path):
+    with owner(tmp_path) as process, Claims(tmp_path) as ours:
+        assert not ours.take("7")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert ours.take("7")
+
+
+def test_claims_that_killed_processes_left_for_stored_parts_are_removed_at_the_end(tmp_path):
+    folder = tmp_path / "claims"
+    with owner(folder) as process:
+        process.send_signal(signal.SIGKILL)
+    assert [path.name for path in folder.iterdir()] == ["7"]
+    with Claims(folder) as ours:
+        (folder / "8").write_text("another machine\n")
+        assert ours.take("9")
+    assert [path.name for path in folder.iterdir()] == ["8"]  # its owner may live
 
 
 def test_a_process_that_lost_its_claim_does_not_release_that_of_another(tmp_path):

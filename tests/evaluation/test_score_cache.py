@@ -250,6 +250,17 @@ def test_a_smaller_sum_and_a_partial_larger_one_are_both_reused(network, images,
     assert network.seen == (20 - 14 + 20) * IMAGES  # the rest of the sum, and the scores that it is compared with
 
 
+def test_a_partial_file_that_was_left_beside_the_complete_one_is_removed(network, images, tmp_path):
+    classifier = apac.Classifier(network, U)
+    ScoreCache(classifier, images, 8, tmp_path).get(8)
+    (complete,) = tmp_path.iterdir()
+    complete.with_suffix(".partial.safetensors").write_bytes(b"cut")
+    network.seen = 0
+    ScoreCache(classifier, images, 8, tmp_path).get(8)
+    assert network.seen == 0
+    assert names(tmp_path) == ["8.safetensors"]
+
+
 def test_a_partial_sum_serves_a_smaller_one_and_continues(network, images, tmp_path, save_every_4_passes):
     classifier = apac.Classifier(network, U)
     network.limit = 10 * IMAGES

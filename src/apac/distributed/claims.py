@@ -57,6 +57,7 @@ class Claims:
         self._thread.join()
         for name in list(self._held):
             self.release(name)
+        self._remove_dead()
         with suppress(OSError):
             self._folder.rmdir()  # if no other process has a claim
 
@@ -91,6 +92,16 @@ class Claims:
                 if os.path.samestat(os.fstat(file), (self._folder / name).stat()):
                     (self._folder / name).unlink()
             os.close(file)
+
+    def _remove_dead(self) -> None:
+        """Remove the claims of processes that were killed after they had stored a part: no one takes these over."""
+        names: list[str] = []
+        with suppress(OSError):
+            names = os.listdir(self._folder)
+        for name in names:
+            with suppress(OSError, StorageError):
+                if self._is_dead(name):
+                    (self._folder / name).unlink()
 
     def _is_dead(self, name: str) -> bool:
         try:

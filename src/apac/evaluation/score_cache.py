@@ -58,7 +58,7 @@ class ScoreCache:
                 self.group.on_first(lambda: self._save(passes))
                 saved = self._done
         if self.folder is not None:
-            self.group.on_first(lambda: self._save_loaded(passes))
+            self.group.on_first(lambda: self._complete(passes))
         assert self.scores is not None
         assert self.scores.passes == passes
         return self.scores
@@ -97,10 +97,15 @@ class ScoreCache:
                     seconds = float(metadata["seconds"])
         return scores, seconds
 
-    def _save_loaded(self, passes: int) -> None:
-        """Write the complete file of scores that were loaded from the partial file of a larger sum."""
+    def _complete(self, passes: int) -> None:
+        """Leave the complete file only: scores may come from the partial file of a larger sum.
+
+        A process that was killed after it had written the complete file has left the partial one, too.
+        """
         if not self._file(passes).exists():
             self._save(passes)
+        with suppress(OSError):
+            self._partial_file(passes).unlink()
 
     def _sums(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Return the sums of a file. Raises KeyError or ValueError if they are not those of the images."""
@@ -118,17 +123,16 @@ class ScoreCache:
         """Write the scores as the complete file of `passes` passes, or as a partial file."""
         if self.folder is None or self.scores is None:
             return
-        complete = self._file(passes)
-        partial = complete.with_suffix(".partial.safetensors")
-        path = complete if self.scores.passes == passes else partial
+        path = self._file(passes) if self.scores.passes == passes else self._partial_file(passes)
         metadata = {"passes": str(self.scores.passes), "seconds": str(self.seconds)}
         write_tensors(path, {name: getattr(self.scores, name) for name in SUMS}, metadata)
-        if path == complete:
-            partial.unlink(missing_ok=True)
 
     def _file(self, passes: int) -> Path:
         assert self.folder is not None
         return self.folder / f"{self._key}-{passes}.safetensors"
+
+    def _partial_file(self, passes: int) -> Path:
+        return self._file(passes).with_suffix(".partial.safetensors")
 
 
 def _units(start: int, stop: int, step: int) -> list[tuple[int, int]]:
