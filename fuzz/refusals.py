@@ -9,6 +9,7 @@ that names no file takes. The exit status is 1 if a file is not refused in one l
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -31,6 +32,9 @@ class Case:
     refused: bool = True
 
 
+PROGRESS = re.compile(r"reading images: \d+ %.*")  # of commands that read a folder before they refuse a file of it
+
+
 @dataclass(frozen=True)
 class Cost:
     status: int
@@ -40,7 +44,7 @@ class Cost:
 
     def problems(self, case: Case) -> list[str]:
         """Return what is wrong with how a command ended."""
-        lines = self.errors.strip().splitlines()
+        lines = [line for line in self.errors.strip().splitlines() if not PROGRESS.fullmatch(line)]
         if not case.refused:
             return [] if self.status == 0 else [f"status {self.status}: {self.errors.strip()[-200:]}"]
         found = [f"{self.seconds:.1f} s"] * (self.seconds > SECONDS) + [f"{self.megabytes} MB"] * (

@@ -22,7 +22,7 @@ def from_onnx(path: str | os.PathLike[str], *, max_bytes: int = limits.ONNX_BYTE
     """Load a network from an .onnx file. Its input is a float32 tensor of images (N, C, H, W).
 
     Only the first output is used. If the file was exported with a fixed batch size, batches are split and padded.
-    A file of more than `max_bytes`, by default 192 MiB, is refused. Requires the extra `fast`.
+    A file of more than `max_bytes`, by default 174 MiB, is refused. Requires the extra `fast`.
 
     >>> import apac
     >>> apac.from_onnx("missing.onnx")
