@@ -346,10 +346,22 @@ def test_images_that_require_gradients_are_deformed_by_the_kernels_under_no_grad
 @pytest.fixture
 def no_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "apac.deform.kernels", raising=False)
-    cpu._load_kernels.cache_clear()
+    caches = (cpu._load_kernels, cpu._log_missing)
+    for module in ("apac.deform.kernels", "apac.training.pooled_kernels"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    for cache in caches:
+        cache.cache_clear()
     yield
-    cpu._load_kernels.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
+
+
+def test_without_numba_training_works_and_one_warning_is_logged(no_numba, caplog):
+    data = torch.rand(20, 1, 28, 28, generator=generator(0, "test", 3)), torch.arange(20) % 2
+    with caplog.at_level(logging.WARNING, logger="apac"):
+        apac.train("mnist-cnn", data, config=apac.TrainConfig(epochs=1, validation_fraction=0.0))
+    (line,) = [message for message in caplog.messages if "numba" in message]
+    assert "numba is unavailable" in line
 
 
 def test_without_numba_torch_gives_the_same_results_and_one_warning_is_logged(no_numba, caplog):

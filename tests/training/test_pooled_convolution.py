@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
@@ -14,7 +15,7 @@ from apac.deform.cpu import torch_path
 from apac.inference.workers import torch_threads
 from apac.models.cifar10_cnn import cifar10_cnn
 from apac.models.mnist_cnn import mnist_cnn
-from apac.randomness import generator
+from apac.randomness import generator, seeded_torch
 from apac.training import pooled_convolution
 from apac.training.pooled_convolution import forward
 
@@ -24,16 +25,30 @@ def layers(inputs: int, outputs: int, size: int, *, stride: int = 1, bias: bool 
     return nn.Sequential(convolution, nn.MaxPool2d(2), nn.ReLU())
 
 
-NETWORKS = {
-    "mnist-cnn": (mnist_cnn(), (1, 28, 28)),
-    "cifar10-cnn": (cifar10_cnn(), (3, 32, 32)),
-    "no bias": (layers(3, 5, 3, bias=False), (3, 9, 9)),
-    "wide images": (layers(32, 7, 2), (32, 5, 12)),
-    "steps of two pixels": (layers(40, 6, 3, stride=2), (40, 11, 12)),
-    "windows that overlap": (nn.Sequential(nn.Conv2d(32, 6, 3), nn.MaxPool2d(3, 1), nn.ReLU()), (32, 8, 8)),
-    "windows with padding": (nn.Sequential(nn.Conv2d(32, 6, 3), nn.MaxPool2d(3, 2, 1), nn.ReLU()), (32, 8, 8)),
-    "two in a row": (nn.Sequential(*layers(1, 33, 3), *layers(33, 5, 3), nn.Flatten()), (1, 14, 14)),
+NETWORKS: dict[str, tuple[Callable[[], nn.Sequential], tuple[int, int, int]]] = {
+    "mnist-cnn": (mnist_cnn, (1, 28, 28)),
+    "cifar10-cnn": (cifar10_cnn, (3, 32, 32)),
+    "no bias": (lambda: layers(3, 5, 3, bias=False), (3, 9, 9)),
+    "wide images": (lambda: layers(32, 7, 2), (32, 5, 12)),
+    "steps of two pixels": (lambda: layers(40, 6, 3, stride=2), (40, 11, 12)),
+    "windows with padding": (lambda: nn.Sequential(nn.Conv2d(32, 6, 3), nn.MaxPool2d(3, 3, 1), nn.ReLU()), (32, 8, 8)),
+    "windows beyond the edge": (
+        lambda: nn.Sequential(nn.Conv2d(32, 6, 3), nn.MaxPool2d(2, ceil_mode=True), nn.ReLU()),
+        (32, 9, 7),
+    ),
+    "rectangles": (
+        lambda: nn.Sequential(nn.Conv2d(32, 6, (1, 3)), nn.MaxPool2d((1, 2), (1, 2)), nn.ReLU()),
+        (32, 6, 8),
+    ),
+    "two in a row": (lambda: nn.Sequential(*layers(1, 33, 3), *layers(33, 5, 3), nn.Flatten()), (1, 14, 14)),
 }
+
+
+def build(name: str) -> tuple[nn.Sequential, Tensor]:
+    """Return a network and images, more than are convolved together, and not a multiple of any part."""
+    make, shape = NETWORKS[name]
+    with seeded_torch(0, "test", 0, torch.device("cpu")):
+        return make(), torch.randn(67, *shape)
 
 
 def gradients(network: nn.Module, images: Tensor, *, threads: int = 1) -> list[Tensor]:
@@ -60,39 +75,54 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
     return shapes
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
-def test_the_gradients_are_those_of_torch(name, memory_format, threads, used):
-    network, shape = NETWORKS[name]
-    network = in_format(network, memory_format)
-    # more images than are convolved at a time, and not a multiple of those whose gradients are computed together
-    images = torch.randn(67, *shape, generator=generator(0, "test", 0)).contiguous(memory_format=memory_format)
-    got = gradients(network, images, threads=threads)
-    assert used == [layer.weight.shape for layer in network if isinstance(layer, nn.Conv2d)]
+def assert_torchs(network: nn.Sequential, images: Tensor, got: list[Tensor]) -> None:
     with torch_path():
         expected = gradients(network, images)
-    assert len(used) == len([layer for layer in network if isinstance(layer, nn.Conv2d)])  # torch_path uses torch's
     for ours, theirs in zip(got, expected, strict=True):
         # sums of up to 67 · 900 float32 terms in another order
         assert float((ours - theirs).abs().max()) <= 2e-5 * float(theirs.abs().max())
 
 
-def test_images_that_need_a_gradient_get_torchs(used):
-    network, images = layers(32, 6, 3), torch.randn(9, 32, 8, 8, generator=generator(0, "test", 0)).requires_grad_()
-    got = gradients(network, images)
-    assert len(used) == 1
-    with torch_path():
-        torch.testing.assert_close(got, gradients(network, images), atol=1e-4, rtol=1e-5)
+def convolutions(network: nn.Sequential) -> list[torch.Size]:
+    return [layer.weight.shape for layer in network if isinstance(layer, nn.Conv2d)]
 
 
-def test_of_equal_values_in_a_window_the_one_that_torch_chooses_gets_the_gradient():
-    network, images = layers(32, 4, 2), torch.ones(3, 32, 5, 5)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
+def test_the_gradients_are_those_of_torch(name, memory_format, threads, used):
+    network, images = build(name)
+    network = in_format(network, memory_format)
+    images = images.contiguous(memory_format=memory_format)
+    got = gradients(network, images, threads=threads)
+    assert used == convolutions(network)
+    assert_torchs(network, images, got)
+    assert used == convolutions(network)  # not in torch_path
+
+
+@pytest.mark.parametrize("name", [name for name, (_, shape) in NETWORKS.items() if shape[0] >= 32])
+def test_images_that_need_a_gradient_get_torchs(name, used):
+    network, images = build(name)
+    got = gradients(network, images.requires_grad_())
+    assert used == convolutions(network)
+    assert got[1].shape == images.shape
+    assert_torchs(network, images, got)
+
+
+def test_of_equal_values_in_a_window_the_one_that_torch_chooses_gets_the_gradient(used):
+    network, images = layers(32, 4, 2), torch.ones(3, 32, 5, 5).requires_grad_()
     with torch.no_grad():
         nn.init.constant_(next(network.parameters()), 1.0)  # all outputs are equal and positive
     got = gradients(network, images)
-    with torch_path():
-        torch.testing.assert_close(got, gradients(network, images), atol=1e-4, rtol=1e-5)
+    assert used
+    assert_torchs(network, images, got)
+
+
+def test_the_memory_for_large_images_does_not_grow_with_the_square_of_their_pixels():
+    # lists of all outputs for every position would take 27 GB
+    network = nn.Sequential(*layers(3, 32, 3), *layers(32, 64, 3))
+    forward(network, torch.rand(1, 3, 224, 224, generator=generator(0, "test", 0))).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
 
 
 @pytest.mark.parametrize(
@@ -101,6 +131,8 @@ def test_of_equal_values_in_a_window_the_one_that_torch_chooses_gets_the_gradien
         nn.Sequential(nn.Conv2d(32, 4, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
         nn.Sequential(nn.Conv2d(32, 4, 3, dilation=2), nn.MaxPool2d(2), nn.ReLU()),
         nn.Sequential(nn.Conv2d(32, 4, 3, groups=2), nn.MaxPool2d(2), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(32, 4, 3), nn.MaxPool2d(3, 1), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(32, 4, 3), nn.MaxPool2d(2, 2, 1, dilation=3), nn.ReLU()),
         nn.Sequential(nn.Conv2d(32, 4, 3), nn.ReLU(), nn.MaxPool2d(2)),
         nn.Sequential(nn.Conv2d(32, 4, 3), nn.MaxPool2d(2), nn.GELU()),
         nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(32, 4, 3)), nn.MaxPool2d(2), nn.ReLU()),
@@ -108,7 +140,19 @@ def test_of_equal_values_in_a_window_the_one_that_torch_chooses_gets_the_gradien
         layers(32, 4, 3).requires_grad_(False),
         layers(32, 4, 3)[:2],
     ],
-    ids=["padding", "dilation", "groups", "order", "GELU", "parametrized", "float64", "frozen", "no ReLU"],
+    ids=[
+        "padding",
+        "dilation",
+        "groups",
+        "overlap",
+        "dilated pooling",
+        "order",
+        "GELU",
+        "parametrized",
+        "float64",
+        "frozen",
+        "no ReLU",
+    ],
 )
 def test_other_layers_are_left_to_torch(network, used):
     images = torch.randn(2, 32, 9, 9, dtype=next(network.parameters()).dtype)
@@ -116,13 +160,39 @@ def test_other_layers_are_left_to_torch(network, used):
     assert not used
 
 
-@pytest.mark.parametrize("hooked", [0, 1, None])
-def test_hooks_are_called(hooked, used):
+@pytest.mark.parametrize("layer", [0, 1, 2, None])
+@pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward"])
+def test_hooks_are_called(kind, layer, used):
     network, calls = layers(32, 4, 3), []
-    (network if hooked is None else network[hooked]).register_forward_hook(lambda *call: calls.append(call))
-    forward(network, torch.randn(2, 32, 9, 9))
+    hooked = network if layer is None else network[layer]
+    getattr(hooked, f"register_{kind}_hook")(lambda *call: calls.append(call))
+    forward(network, torch.randn(2, 32, 9, 9).requires_grad_()).sum().backward()
     assert len(calls) == 1
     assert not used
+
+
+def test_hooks_of_all_modules_are_called(used):
+    calls: list[object] = []
+    handle = nn.modules.module.register_module_forward_hook(lambda *call: calls.append(call))
+    try:
+        forward(layers(32, 4, 3), torch.randn(2, 32, 9, 9))
+    finally:
+        handle.remove()
+    assert len(calls) == 4
+    assert not used
+
+
+def test_a_layer_whose_forward_was_replaced_is_called(used):
+    network = layers(32, 4, 3)
+    network[1].forward = lambda x: x
+    assert forward(network, torch.randn(2, 32, 9, 9)).shape == (2, 4, 7, 7)
+    assert not used
+
+
+def test_an_empty_batch_has_gradients_of_zero():
+    network = layers(32, 4, 3)
+    forward(network, torch.zeros(0, 32, 9, 9)).sum().backward()
+    assert all(p.grad is not None and not p.grad.any() for p in network.parameters())
 
 
 def test_training_gives_the_same_network_but_for_rounding(used):

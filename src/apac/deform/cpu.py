@@ -69,8 +69,14 @@ def _load_kernels(module: str) -> Any | None:
     try:
         return import_module(module)
     except Exception as error:  # incompatible versions of numba fail in many ways
-        logging.getLogger("apac").warning("numba is unavailable (%s); falling back to torch, which is slower.", error)
+        _log_missing(str(error))
         return None
+
+
+@lru_cache
+def _log_missing(reason: str) -> None:
+    """Log once why there are no kernels."""
+    logging.getLogger("apac").warning("numba is unavailable (%s); falling back to torch, which is slower.", reason)
 
 
 def _tile_size(images: Tensor) -> int:

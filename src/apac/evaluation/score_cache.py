@@ -98,9 +98,10 @@ class ScoreCache:
         return scores, seconds
 
     def _complete(self, passes: int) -> None:
-        """Leave the complete file only: scores may come from the partial file of a larger sum.
+        """Write the complete file if it is missing, and remove the partial one.
 
-        A process that was killed after it had written the complete file has left the partial one, too.
+        The scores may have been loaded from the partial file of a larger sum. A process that was killed between the two
+        steps has left both files.
         """
         if not self._file(passes).exists():
             self._save(passes)

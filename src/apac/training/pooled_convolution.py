@@ -1,6 +1,6 @@
 """A convolution, max pooling and ReLU as one operation, whose gradients take a fraction of the time of torch's.
 
-Max pooling with windows of 2 × 2 passes the gradient of one in four outputs of the convolution on, and ReLU that of
+Max pooling with windows of 2 × 2 passes on the gradient of one in four outputs of the convolution, and ReLU that of
 about half of these. torch multiplies all of them by the weights and the inputs, including the zeros; the kernels here
 multiply only those that are not zero.
 """
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from torch.nn.modules.module import _has_any_global_hook
 
 from apac.deform.cpu import load_kernels
 from apac.inference.workers import worker_pool
@@ -20,16 +21,18 @@ from apac.inference.workers import worker_pool
 KERNELS = "apac.training.pooled_kernels"
 WINDOW = 32  # weights; a window of at most this size is one vector of a kernel
 ROW = 32  # weights; for larger windows whose rows are shorter than this, torch is faster
-IMAGES = 4  # whose gradients are computed together, so that their inputs stay in the cache
-PART = 64  # images that are convolved at a time: the process keeps and reuses memory of this size
+IMAGES = 4  # images whose gradients are computed together, so that their inputs stay in the cache
+PART = 64  # images that are convolved together, so that `keep_freed_blocks` keeps the memory of their outputs
 
 
 def forward(network: nn.Module, images: Tensor) -> Tensor:
-    """Return network(images), with the same gradients up to rounding.
+    """Return network(images), whose gradients are the same up to rounding.
 
-    The layers Conv2d, MaxPool2d and ReLU in a row of an `nn.Sequential` on the CPU are computed as one operation.
+    A Conv2d, a MaxPool2d and a ReLU that follow each other in an `nn.Sequential` on the CPU are computed as one
+    operation, if the convolution has neither padding nor dilation nor groups, and the pooling windows do not overlap.
+    The result can be differentiated once.
     """
-    if type(network) is not nn.Sequential or _has_hooks(network):
+    if type(network) is not nn.Sequential or _is_changed(network) or _has_any_global_hook():
         return network(images)  # type: ignore[no-any-return]
     layers, x = list(network), images
     while layers:
@@ -43,7 +46,7 @@ def forward(network: nn.Module, images: Tensor) -> Tensor:
 
 
 def _is_pooled_convolution(layers: list[nn.Module], x: Tensor) -> bool:
-    if [type(layer) for layer in layers] != [nn.Conv2d, nn.MaxPool2d, nn.ReLU] or any(map(_has_hooks, layers)):
+    if [type(layer) for layer in layers] != [nn.Conv2d, nn.MaxPool2d, nn.ReLU] or any(map(_is_changed, layers)):
         return False
     convolution, pooling, _ = layers
     assert isinstance(convolution, nn.Conv2d) and isinstance(pooling, nn.MaxPool2d)
@@ -52,20 +55,29 @@ def _is_pooled_convolution(layers: list[nn.Module], x: Tensor) -> bool:
         convolution.padding == (0, 0)
         and convolution.dilation == (1, 1)
         and convolution.groups == 1
+        and pooling.stride == pooling.kernel_size
+        and pooling.dilation == 1
         and not pooling.return_indices
         and x.ndim == 4
+        and len(x) > 0
         and x.is_cpu
         and x.dtype == weight.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
         and torch.is_grad_enabled()
         and weight.requires_grad
-        and ((weight[0].numel() <= WINDOW and not x.requires_grad) or weight[0, :, 0].numel() >= ROW)
+        and ((_is_short(weight) and not x.requires_grad) or weight[0, :, 0].numel() >= ROW)
         and load_kernels(KERNELS) is not None
     )
 
 
-def _has_hooks(layer: nn.Module) -> bool:
-    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+def _is_short(weight: Tensor) -> bool:
+    return weight[0].numel() <= WINDOW
+
+
+def _is_changed(layer: nn.Module) -> bool:
+    """Return whether calling a layer does more than its class says: hooks, a method of its own, or a compiled one."""
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return bool(hooks) or "forward" in vars(layer) or layer._compiled_call_impl is not None
 
 
 class _PooledConvolution(torch.autograd.Function):
@@ -90,7 +102,7 @@ class _PooledConvolution(torch.autograd.Function):
         y, index = (torch.cat(tensors) for tensors in zip(*parts, strict=True))  # (N, O, h', w')
         y.relu_()
         ctx.save_for_backward(x, weight, y, index)
-        ctx.convolved, ctx.stride = convolved.shape[2:], stride
+        ctx.convolved, ctx.stride, ctx.kernels = convolved.shape[2:], stride, load_kernels(KERNELS)
         return y
 
     @staticmethod
@@ -98,31 +110,29 @@ class _PooledConvolution(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, weight, y, index = ctx.saved_tensors
         outputs, channels, height, width = weight.shape
-        stride = x.shape[3] * channels  # between the rows of an image
-        rows, columns = (torch.arange(size) * step for size, step in zip(ctx.convolved, ctx.stride, strict=True))
-        offsets = (rows[:, None] * stride + columns * channels).flatten()  # (h · w,)
+        row_stride = x.shape[3] * channels
+        first_row, first_column = (torch.arange(n) * step for n, step in zip(ctx.convolved, ctx.stride, strict=True))
+        offsets = (first_row[:, None] * row_stride + first_column * channels).flatten()  # (h · w,)
         w = _channels_last(weight).view(outputs, height, width * channels)
         images = _channels_last(x).flatten(1)
         pooled = [_channels_last(tensor).flatten(1, 2) for tensor in (dy, y, index)]  # (N, h' · w', O)
         dx = torch.zeros_like(images) if ctx.needs_input_grad[0] else None
-        kernels = load_kernels(KERNELS)
-        assert kernels is not None
+        kernels = ctx.kernels
 
         def gradients(part: slice) -> tuple[Tensor, Tensor]:
             """Compute the gradients of these images and return those of weights and biases."""
-            short = weight[0].numel() <= WINDOW
-            windows = torch.zeros(IMAGES, len(offsets), WINDOW) if short else None
-            dw = torch.zeros(outputs, 1, WINDOW) if short else torch.zeros_like(w)
+            gathered = torch.zeros(IMAGES, len(offsets), WINDOW) if _is_short(weight) else None
+            dw = torch.zeros_like(w) if gathered is None else torch.zeros(outputs, 1, WINDOW)
             dbias = torch.zeros(outputs)
             for first in range(part.start, part.stop, IMAGES):
                 own = slice(first, min(first + IMAGES, part.stop))
-                rows, values, starts = _arrays(*(tensor[own] for tensor in pooled)), images[own], offsets
+                terms, values, starts = _arrays(*(tensor[own] for tensor in pooled)), images[own], offsets
                 if dx is not None:
-                    kernels.input_gradient(*rows, *_arrays(offsets, w), stride, dx[own].numpy())
-                if windows is not None:
-                    kernels.windows(*_arrays(values, offsets), height, width * channels, stride, windows.numpy())
-                    values, starts = windows[: len(values)].flatten(1), torch.arange(len(offsets)) * WINDOW
-                kernels.weight_gradient(*rows, *_arrays(starts, values), stride, *_arrays(dw, dbias))
+                    kernels.input_gradient(*terms, *_arrays(offsets, w), row_stride, dx[own].numpy())
+                if gathered is not None:
+                    kernels.windows(*_arrays(values, offsets), height, width * channels, row_stride, gathered.numpy())
+                    values, starts = gathered[: len(values)].flatten(1), torch.arange(len(offsets)) * WINDOW
+                kernels.weight_gradient(*terms, *_arrays(starts, values), row_stride, *_arrays(dw, dbias))
             return dw.flatten(1)[:, : height * width * channels], dbias
 
         with worker_pool() as workers:

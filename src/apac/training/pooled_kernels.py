@@ -2,8 +2,8 @@
 
 Arrays are in channels-last order: inputs x (n, H·W·C), weights w (O, KH, KW·C), pooled outputs y (n, P, O) with their
 gradients dy, and for each of them the position in the convolution's output that pooling has chosen, index (n, P, O).
-`offsets` is where the window of a position begins in the values of an image, and `stride` the distance between the rows
-of a window.
+`offsets` is where the window of a position begins in the values of an image, and `row_stride` the distance between the
+rows of an image. There are no bounds checks: every index must be a position.
 
 Each pooled output is one term: its gradient times a window of the input, for the gradient of the weights, or times the
 weights, for the gradient of the input. The terms of the same sum are collected first and added four at a time, because
@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+# Fused multiply-add is allowed and the sign of zero ignored; NaN and infinities keep their meaning.
 _compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nsz"})
 
 
 @_compiled
-def weight_gradient(dy: Any, y: Any, index: Any, offsets: Any, x: Any, stride: int, dw: Any, dbias: Any) -> None:
+def weight_gradient(dy: Any, y: Any, index: Any, offsets: Any, x: Any, row_stride: int, dw: Any, dbias: Any) -> None:
     """Add the gradients of the weights to dw (O, KH, KW·C) and of the biases to dbias (O,)."""
     images, places, outputs = dy.shape
     rows, length = dw.shape[1], dw.shape[2]
@@ -47,8 +48,8 @@ def weight_gradient(dy: Any, y: Any, index: Any, offsets: Any, x: Any, stride: i
             total = dw[o, row]
             for k in range(0, counts[o], 4):
                 f1, f2, f3, f4 = factors[o, k], factors[o, k + 1], factors[o, k + 2], factors[o, k + 3]
-                s1, s2 = starts[o, k] + row * stride, starts[o, k + 1] + row * stride
-                s3, s4 = starts[o, k + 2] + row * stride, starts[o, k + 3] + row * stride
+                s1, s2 = starts[o, k] + row * row_stride, starts[o, k + 1] + row * row_stride
+                s3, s4 = starts[o, k + 2] + row * row_stride, starts[o, k + 3] + row * row_stride
                 x1, x2 = values[s1 : s1 + length], values[s2 : s2 + length]
                 x3, x4 = values[s3 : s3 + length], values[s4 : s4 + length]
                 for j in range(length):
@@ -56,14 +57,14 @@ def weight_gradient(dy: Any, y: Any, index: Any, offsets: Any, x: Any, stride: i
 
 
 @_compiled
-def input_gradient(dy: Any, y: Any, index: Any, offsets: Any, w: Any, stride: int, dx: Any) -> None:
+def input_gradient(dy: Any, y: Any, index: Any, offsets: Any, w: Any, row_stride: int, dx: Any) -> None:
     """Add the gradient of the inputs to dx (n, H·W·C)."""
     images, places, outputs = dy.shape
     rows, length = w.shape[1], w.shape[2]
     positions = len(offsets)
-    # Pooling windows that overlap may choose a position more than once for an output, so the lists have room for all.
-    factors = np.empty((positions, places * outputs + 4), np.float32)
-    channels = np.empty((positions, places * outputs + 4), np.int64)
+    # Pooling windows that do not overlap choose a position at most once for each output.
+    factors = np.empty((positions, outputs + 4), np.float32)
+    channels = np.empty((positions, outputs + 4), np.int64)
     counts = np.empty(positions, np.int64)
     for i in range(images):
         counts[:] = 0
@@ -80,7 +81,7 @@ def input_gradient(dy: Any, y: Any, index: Any, offsets: Any, w: Any, stride: in
             factors[position, counts[position] : counts[position] + 4] = 0
             channels[position, counts[position] : counts[position] + 4] = channels[position, 0]
             for row in range(rows):
-                start = offsets[position] + row * stride
+                start = offsets[position] + row * row_stride
                 total = dx[i, start : start + length]
                 for k in range(0, counts[position], 4):
                     f1, f2 = factors[position, k], factors[position, k + 1]
@@ -92,11 +93,11 @@ def input_gradient(dy: Any, y: Any, index: Any, offsets: Any, w: Any, stride: in
 
 
 @_compiled
-def windows(x: Any, offsets: Any, rows: int, length: int, stride: int, out: Any) -> None:
+def windows(x: Any, offsets: Any, rows: int, length: int, row_stride: int, out: Any) -> None:
     """Write the window of every position in x (n, H·W·C) to out (n, positions, values), each to the first values."""
     for i in range(x.shape[0]):
         for position in range(len(offsets)):
             for row in range(rows):
-                start = offsets[position] + row * stride
+                start = offsets[position] + row * row_stride
                 for j in range(length):
                     out[i, position, row * length + j] = x[i, start + j]
