@@ -13,6 +13,7 @@ from apac.bench.race import Entry, race
 from apac.deform import presets
 from apac.deform.base import Deformation
 from apac.deform.compose import Compose
+from apac.deform.cpu import torch_path
 from apac.progress import Progress
 from apac.randomness import generator
 from apac.training.config import TrainConfig
@@ -45,7 +46,12 @@ def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
 
         return work
 
-    contestants = {WITH: apac(preset), WITHOUT: apac(Compose()), "with deformation, prefetching": apac(preset, True)}
+    contestants = {
+        WITH: apac(preset),
+        WITHOUT: apac(Compose()),
+        "without deformation, gradients by torch": _by_torch(apac(Compose())),
+        "with deformation, prefetching": apac(preset, True),
+    }
     if peers.installed("kornia"):
         contestants["kornia, plain loop"] = _kornia(name, config, images, labels)
     group = f"training samples per second, {name}"
@@ -53,6 +59,16 @@ def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
     return [
         Entry(group, contestant, value, "samples/s", WITH, speed[WITH] / value) for contestant, value in speed.items()
     ]
+
+
+def _by_torch(work: Callable[[], float]) -> Callable[[], float]:
+    """Return the same work without the kernels of `apac.training.pooled_convolution`."""
+
+    def without_kernels() -> float:
+        with torch_path():
+            return work()
+
+    return without_kernels
 
 
 def _kornia(name: str, config: TrainConfig, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], float]:
