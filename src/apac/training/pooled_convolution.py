@@ -21,8 +21,7 @@ from apac.inference.workers import worker_pool
 KERNELS = "apac.training.pooled_kernels"
 WINDOW = 32  # weights; a window of at most this size is one vector of a kernel
 ROW = 32  # weights; for larger windows whose rows are shorter than this, torch is faster
-IMAGES = 4  # images whose gradients are computed together, so that their inputs stay in the cache
-PART = 64  # images that are convolved together, so that `keep_freed_blocks` keeps the memory of their outputs
+PART = 128  # images that are convolved together, so that `keep_freed_blocks` keeps the memory of their outputs
 
 
 def forward(network: nn.Module, images: Tensor) -> Tensor:
@@ -117,22 +116,19 @@ class _PooledConvolution(torch.autograd.Function):
         images = _channels_last(x).flatten(1)
         pooled = [_channels_last(tensor).flatten(1, 2) for tensor in (dy, y, index)]  # (N, h' · w', O)
         dx = torch.zeros_like(images) if ctx.needs_input_grad[0] else None
-        kernels = ctx.kernels
+        kernels, short = ctx.kernels, _is_short(weight)
 
         def gradients(part: slice) -> tuple[Tensor, Tensor]:
             """Compute the gradients of these images and return those of weights and biases."""
-            gathered = torch.zeros(IMAGES, len(offsets), WINDOW) if _is_short(weight) else None
-            dw = torch.zeros_like(w) if gathered is None else torch.zeros(outputs, 1, WINDOW)
-            dbias = torch.zeros(outputs)
-            for first in range(part.start, part.stop, IMAGES):
-                own = slice(first, min(first + IMAGES, part.stop))
-                terms, values, starts = _arrays(*(tensor[own] for tensor in pooled)), images[own], offsets
-                if dx is not None:
-                    kernels.input_gradient(*terms, *_arrays(offsets, w), row_stride, dx[own].numpy())
-                if gathered is not None:
-                    kernels.windows(*_arrays(values, offsets), height, width * channels, row_stride, gathered.numpy())
-                    values, starts = gathered[: len(values)].flatten(1), torch.arange(len(offsets)) * WINDOW
-                kernels.weight_gradient(*terms, *_arrays(starts, values), row_stride, *_arrays(dw, dbias))
+            dw, dbias = torch.zeros(outputs, 1, WINDOW) if short else torch.zeros_like(w), torch.zeros(outputs)
+            terms = _arrays(*(tensor[part] for tensor in pooled), offsets)
+            if dx is not None:
+                kernels.input_gradient(*terms, *_arrays(w), row_stride, *_arrays(dx[part]))
+            if short:
+                window = (height, width * channels)
+                kernels.short_weight_gradient(*terms, *_arrays(images[part]), row_stride, *window, *_arrays(dw, dbias))
+            else:
+                kernels.weight_gradient(*terms, *_arrays(images[part]), row_stride, *_arrays(dw, dbias))
             return dw.flatten(1)[:, : height * width * channels], dbias
 
         with worker_pool() as workers:

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+GROUP = 4  # images whose terms are collected together, so that their inputs stay in the cache
+
 # Fused multiply-add is allowed and the sign of zero ignored; NaN and infinities keep their meaning.
 _compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nsz"})
 
 
 @_compiled
-def weight_gradient(dy: Any, y: Any, index: Any, offsets: Any, x: Any, row_stride: int, dw: Any, dbias: Any) -> None:
-    """Add the gradients of the weights to dw (O, KH, KW·C) and of the biases to dbias (O,)."""
+def _weight_gradient(dy: Any, y: Any, index: Any, offsets: Any, x: Any, row_stride: int, dw: Any, dbias: Any) -> None:
     images, places, outputs = dy.shape
     rows, length = dw.shape[1], dw.shape[2]
     values = x.reshape(-1)
@@ -54,6 +55,36 @@ def weight_gradient(dy: Any, y: Any, index: Any, offsets: Any, x: Any, row_strid
                 x3, x4 = values[s3 : s3 + length], values[s4 : s4 + length]
                 for j in range(length):
                     total[j] += (f1 * x1[j] + f2 * x2[j]) + (f3 * x3[j] + f4 * x4[j])
+
+
+@_compiled
+def weight_gradient(dy: Any, y: Any, index: Any, offsets: Any, x: Any, row_stride: int, dw: Any, dbias: Any) -> None:
+    """Add the gradients of the weights to dw (O, KH, KW·C) and of the biases to dbias (O,)."""
+    for i in range(0, len(x), GROUP):
+        j = i + GROUP
+        _weight_gradient(dy[i:j], y[i:j], index[i:j], offsets, x[i:j], row_stride, dw, dbias)
+
+
+@_compiled
+def short_weight_gradient(
+    dy: Any, y: Any, index: Any, offsets: Any, x: Any, row_stride: int, rows: int, length: int, dw: Any, dbias: Any
+) -> None:
+    """Do the same for windows of a few values, with dw (O, 1, values), which may have more values than a window.
+
+    Loops over their rows would take longer than the products, so each window is copied to consecutive values first.
+    """
+    values = dw.shape[2]
+    windows = np.zeros((GROUP, len(offsets) * values), np.float32)
+    starts = np.arange(len(offsets)) * values
+    for i in range(0, len(x), GROUP):
+        j = min(i + GROUP, len(x))
+        for image in range(i, j):
+            for position in range(len(offsets)):
+                for row in range(rows):
+                    start, to = offsets[position] + row * row_stride, starts[position] + row * length
+                    for k in range(length):
+                        windows[image - i, to + k] = x[image, start + k]
+        _weight_gradient(dy[i:j], y[i:j], index[i:j], starts, windows[: j - i], 0, dw, dbias)
 
 
 @_compiled
@@ -90,14 +121,3 @@ def input_gradient(dy: Any, y: Any, index: Any, offsets: Any, w: Any, row_stride
                     w3, w4 = w[channels[position, k + 2], row], w[channels[position, k + 3], row]
                     for j in range(length):
                         total[j] += (f1 * w1[j] + f2 * w2[j]) + (f3 * w3[j] + f4 * w4[j])
-
-
-@_compiled
-def windows(x: Any, offsets: Any, rows: int, length: int, row_stride: int, out: Any) -> None:
-    """Write the window of every position in x (n, H·W·C) to out (n, positions, values), each to the first values."""
-    for i in range(x.shape[0]):
-        for position in range(len(offsets)):
-            for row in range(rows):
-                start = offsets[position] + row * row_stride
-                for j in range(length):
-                    out[i, position, row * length + j] = x[i, start + j]
