@@ -25,6 +25,7 @@ _compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contrac
 
 @_compiled
 def _weight_gradient(dy: Any, y: Any, index: Any, offsets: Any, x: Any, row_stride: int, dw: Any, dbias: Any) -> None:
+    """Add the gradients of a group of images, see `weight_gradient`."""
     images, places, outputs = dy.shape
     rows, length = dw.shape[1], dw.shape[2]
     values = x.reshape(-1)
