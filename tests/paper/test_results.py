@@ -85,6 +85,29 @@ def test_the_results_page_lists_the_errors_of_every_recipe(name):
             assert f"{percent(training['evaluation']['plain'])}" in prose
 
 
+def test_the_results_page_lists_the_errors_of_the_network_that_was_trained_further():
+    payload = stored("continued/cifar10-cnn")
+    text = re.split(r"^## ", PAGE.partition("\n## CIFAR-10 CNN, trained further\n")[2], flags=re.MULTILINE)[0]
+    rows = payload["evaluation"]["rows"]
+    table = {row[0]: row[1:] for row in cells(text)}
+    assert table["M"] == [f"{row['passes']:,}" for row in rows]
+    for rule, label in RULES.items():
+        assert table[label] == [percent(row[rule]) for row in rows]
+    recipe = recipes.find("cifar10-cnn")
+    epochs = [stage["stopped_after"] or stage["config"]["epochs"] for stage in payload["stages"]]
+    assert [len(stage["history"]) for stage in payload["stages"]] == epochs
+    prose = " ".join(text.split())
+    for words in (
+        f"{sum(epochs)} more epochs",
+        f"plain prediction has {percent(payload['evaluation']['plain'])}",
+        f"corrected {len(payload['evaluation']['corrected'])} plain",
+        f"corrupted {len(payload['evaluation']['corrupted'])} (McNemar p = {payload['evaluation']['mcnemar']:.0e})",
+    ):
+        assert words in prose
+    above = f"{recipe.config.epochs + sum(epochs)} epochs in all, the CIFAR-10 CNN has {percent(rows[-1]['product'])}"
+    assert above in " ".join(PAGE.split())
+
+
 @pytest.mark.parametrize("name", recipes.TABLE)
 def test_the_table_of_the_results_page_lists_the_errors_of_every_recipe(name):
     here, there = stored(name)["trainings"], PAPER_TABLE[name]
