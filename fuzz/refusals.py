@@ -21,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SECONDS, MEGABYTES = 5.0, 600
+PROGRESS = re.compile(r"reading images: \d+ %.*")  # of commands that read a folder before they refuse a file in it
 ATTEMPTS = 3  # a busy machine makes a command slower; the fastest counts
 BASELINES = {"a missing file": ("classify", "mnist-cnn", "missing.png"), "a digit": ("classify", "mnist-cnn", "6.png")}
 
@@ -30,9 +31,6 @@ class Case:
     name: str
     arguments: tuple[str, ...]  # of apac; or of Python, if they begin with -c
     refused: bool = True
-
-
-PROGRESS = re.compile(r"reading images: \d+ %.*")  # of commands that read a folder before they refuse a file of it
 
 
 @dataclass(frozen=True)

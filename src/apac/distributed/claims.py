@@ -94,7 +94,10 @@ class Claims:
             os.close(file)
 
     def _remove_dead(self) -> None:
-        """Remove the claims of processes that were killed after they had stored a part: no one takes these over."""
+        """Remove the claims of processes that were killed after they had stored a part: no one takes these over.
+
+        Another process may take such a claim over in this moment and lose it; see above what that costs.
+        """
         names: list[str] = []
         with suppress(OSError):
             names = os.listdir(self._folder)

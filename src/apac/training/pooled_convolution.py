@@ -25,11 +25,12 @@ PART = 128  # images that are convolved together, so that `keep_freed_blocks` ke
 
 
 def forward(network: nn.Module, images: Tensor) -> Tensor:
-    """Return network(images), whose gradients are the same up to rounding.
+    """Return network(images), whose gradients are the same up to rounding, for finite values.
 
     A Conv2d, a MaxPool2d and a ReLU that follow each other in an `nn.Sequential` on the CPU are computed as one
-    operation, if the convolution has neither padding nor dilation nor groups, and the pooling windows do not overlap.
-    The result can be differentiated once.
+    operation in float32, if the convolution has neither padding nor dilation nor groups, its windows have a size for
+    which the kernels are faster (`WINDOW`, `ROW`), and the pooling windows do not overlap. The result can be
+    differentiated once.
     """
     if type(network) is not nn.Sequential or _is_changed(network) or _has_any_global_hook():
         return network(images)  # type: ignore[no-any-return]
