@@ -36,7 +36,7 @@ JOB_PARTS = 1_000_000  # of a job; each is two files in one folder, and every pr
 
 # ONNX files
 
-ONNX_BYTES = 174 << 20  # ONNX Runtime, which may refuse it, takes 2 bytes for each. Callers may raise it.
+ONNX_BYTES = 174 << 20  # ONNX Runtime, which may refuse it, takes up to 2 bytes for each. Callers may raise it.
 ONNX_FIELDS = 500_000  # values, texts and messages, each up to 200 bytes in memory; a node has about 20
 
 # Deformations
