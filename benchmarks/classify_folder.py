@@ -28,7 +28,7 @@ from PIL import Image
 import apac
 from apac.data.image_file import without_warnings
 from apac.distributed.claims import Claims
-from apac.distributed.deciding import decide_files, prepare_for
+from apac.distributed.deciding import decide_files
 from apac.distributed.file_list import find_images, store_list
 from apac.distributed.merge import merge_parts
 from apac.distributed.parts import Parts
@@ -74,7 +74,7 @@ def overlap(deciding: FileClassifier, folder: Path, out: Path, threads: int, rou
     """Print the speed of decoding alone, of the network alone, and of both together."""
     torch.set_num_threads(threads)
     files = store_list(out / "list", find_images([str(folder)]))
-    prepared = prepare_for(deciding, files.count)
+    prepared = deciding.prepared(files.count)
     times: dict[str, list[Time]] = {"decoding": [], "network": [], "together": []}
 
     def decode() -> None:

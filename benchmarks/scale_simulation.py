@@ -127,7 +127,6 @@ def measure(folder: Path, files: int, run: str, passes: int, ready: Barrier, que
     from classify_folder import deciding_of, timed
 
     from apac.data.image_file import without_warnings
-    from apac.distributed.deciding import prepare_for
 
     torch.set_num_threads(1)
     deciding = deciding_of(run, passes)
@@ -135,8 +134,8 @@ def measure(folder: Path, files: int, run: str, passes: int, ready: Barrier, que
     pixels = torch.stack([deciding.decode(path) for path in paths])
     deciding.decide(pixels[:8])  # compiles the kernels
     ready.wait()
-    start = timed(lambda: prepare_for(deciding, files)).wall
-    deciding = prepare_for(deciding, files)
+    start = timed(lambda: deciding.prepared(files)).wall
+    deciding = deciding.prepared(files)
     with without_warnings():
         decode = timed(lambda: [deciding.decode(path) for path in paths]).wall / len(paths)
     queue.put((timed(lambda: deciding.decide(pixels)).wall / (len(paths) * passes), decode, start))

@@ -11,5 +11,10 @@ class Progress(Protocol):
     def __call__(self, task: str, done: int, total: int, note: str = "") -> None: ...
 
 
+def part_of(progress: Progress, start: int, total: int, task: str | None = None) -> Progress:
+    """Return the progress of a part that begins at `start` of `total`, as a part of the whole `task`."""
+    return lambda own, done, _, note="": progress(task or own, start + done, total, note)
+
+
 def no_progress(task: str, done: int, total: int, note: str = "") -> None:
     """Ignore progress (the default)."""

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -135,6 +136,9 @@ def validate_class_names(names: Any) -> tuple[str, ...]:
                 f"the name of a class must be a text of at most {limits.CLASS_NAME:,} characters without control "
                 f"characters, got {quoted(name)}; rename it."
             )
+    if len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise InputError(f"two classes have the name {quoted(twice)}; rename one.")
     return tuple(names)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -83,3 +84,19 @@ def test_an_empty_batch_has_an_empty_decision_and_no_batches_have_none(classifie
 def test_a_batch_without_images_is_refused(classifier, batch):
     with pytest.raises(apac.InputError, match="images must be a floating-point tensor"):
         next(classifier.stream([batch]))
+
+
+def test_a_batch_is_released_before_the_next_one_is_made(classifier, images):
+    made: list[weakref.ref[Tensor]] = []
+
+    def batches() -> Iterator[Tensor]:
+        for number in range(3):
+            assert all(batch() is None for batch in made)
+            batch = images[5 * number : 5 * number + 5].clone()
+            made.append(weakref.ref(batch))
+            yield batch
+            del batch
+
+    for decision in classifier.stream(batches()):
+        assert len(decision.labels) == 5
+    assert len(made) == 3

@@ -83,7 +83,6 @@ def record_of(
     return record
 
 
-ONE_CLASS: dict[str, Any] = {"runners_up": -1, "margins": math.inf, "margin_errors": 0.0, "log_scores": [[0.0]]}
 FAILED: dict[str, Any] = {"labels": -1, "runners_up": -1, "margins": math.nan, "margin_errors": math.nan}
 
 
@@ -151,13 +150,6 @@ def test_not_all_right_is_never_rounded_to_all(right, text, capsys):
     shown = classified(make_decision(["certified"]), CLASSES, {"a.png": ()})
     terminal.print_record(decision_records(shown, reliability=reliability)[0])
     assert f"a probability of 0 to 1, {text} were right" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("reason", "text"), [("certified", "settled after"), ("fixed", "after")])
-def test_with_one_class_there_is_no_runner_up(reason, text, capsys):
-    terminal.print_record(record_of(make_decision([reason], passes=16, **ONE_CLASS), ("cat",)))
-    expected = f"my image.png: cat, probability > 0.9999 ({text} 16 passes; the only class)\n"
-    assert capsys.readouterr().out == expected
 
 
 def test_the_conversion_of_an_image_is_printed_below(capsys):
@@ -234,9 +226,7 @@ def test_json_has_null_for_nan_and_infinity():
     assert (unknown["label"], unknown["runner_up"]) == (None, None)
     assert (unknown["margin"], unknown["margin_error"], unknown["mean_log_probability"]) == (None, None, None)
     assert unknown["log_scores"] == dict.fromkeys(CLASSES)
-    alone = record_of(make_decision(["certified"], **ONE_CLASS), ("cat",))
-    assert (alone["label"], alone["runner_up"], alone["margin"], alone["margin_error"]) == ("cat", None, None, 0.0)
-    for answer in (unknown, alone, record_of(make_decision(["fixed"], margin_errors=math.nan))):
+    for answer in (unknown, record_of(make_decision(["fixed"], margin_errors=math.nan))):
         assert json.loads(json.dumps(answer, allow_nan=False)) == answer
 
 

@@ -200,3 +200,6 @@ def test_a_damaged_tiff_file_is_refused_without_a_line_of_its_library(tmp_path: 
     with pytest.raises(InputError, match="cannot be read as an image"):
         read_image(path, COLOR)
     assert capfd.readouterr().err == ""
+    with Image.open(path) as file, pytest.raises(OSError, match="decoder error"):
+        file.load()
+    assert capfd.readouterr().err != ""  # a program that reads it otherwise is told as before

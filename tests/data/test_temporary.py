@@ -90,9 +90,11 @@ def test_without_locks_names_are_random(locks, tmp_path, monkeypatch):
             raise OSError("no locks available")
 
     monkeypatch.setattr(module, "fcntl", None if locks == "none" else Refusing)
+    opened = os.listdir("/proc/self/fd")
     with temporary_beside(tmp_path / "out") as first, temporary_beside(tmp_path / "out") as second:
         assert names(tmp_path) == sorted({first.name, second.name})
     assert names(tmp_path) == []
+    assert os.listdir("/proc/self/fd") == opened
 
 
 def test_many_writers_of_one_file_leave_one_of_their_contents(tmp_path):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import apac
+from apac.deform.rows import deform_rows
 from apac.randomness import generator
 from kinds import KINDS, PER_CLASS
 
@@ -149,3 +150,43 @@ def test_a_layer_forwards_labels_and_prints_its_deformation():
         layer(images)
     assert repr(apac.DeformationLayer(apac.Flip(0.3))) == "DeformationLayer(Flip(probability=0.3))"
     assert not layer.state_dict()
+
+
+@dataclass(frozen=True)
+class Brighter(apac.Deformation):
+    """As a user writes one: without a thought about devices."""
+
+    def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> Tensor:
+        return torch.rand(n, generator=generator)
+
+    def apply(self, images: Tensor, parameters: Tensor) -> Tensor:
+        return images + parameters[:, None, None, None]
+
+
+def test_parameters_are_moved_to_the_device_of_the_images(random):
+    images = torch.empty(4, *SHAPE, device="meta")
+    assert Brighter()(images, generator=random).device.type == "meta"
+    labels = torch.zeros(4, dtype=torch.long)
+    assert deform_rows(Brighter(), images[1:3], slice(1, 3), generator=random, labels=labels).device.type == "meta"
+
+
+class Squeezed(Brighter):
+    def preprocess(self, images: Tensor) -> Tensor:
+        return images / 2
+
+
+@pytest.mark.parametrize(
+    ("u", "expected"),
+    [
+        (apac.Flip(), False),
+        (apac.Compose(), False),
+        (apac.presets.photos(), False),
+        (PER_CLASS, False),
+        (Squeezed(), True),
+        (apac.Compose(apac.Flip(), Squeezed()), True),
+        (apac.PerClass({0: apac.Compose(Squeezed(), apac.Flip())}, default=Squeezed(), classes=2), True),
+    ],
+    ids=repr,
+)
+def test_a_deformation_tells_whether_it_preprocesses(u, expected):
+    assert u.preprocesses == expected

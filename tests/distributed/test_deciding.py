@@ -22,6 +22,7 @@ from apac.distributed.board import Board
 from apac.distributed.deciding import decide_files
 from apac.distributed.merge import merge_parts
 from apac.inference.engine import MIN_OPERATIONS, operations
+from apac.runs import file_classifier as file_classifier_module
 from file_jobs import CLASSES, file_classifier, merged, seeded, write_images
 
 FILES, PART = 22, 4  # six parts, the last of two files
@@ -113,7 +114,7 @@ def test_a_finished_job_is_not_decided_again(images, tmp_path):
 
 
 def test_a_large_batch_is_divided_in_the_same_way_in_every_process(images, tmp_path, monkeypatch):
-    monkeypatch.setattr(deciding_module, "BATCH_BYTES", 3 * 4 * 64)  # three images
+    monkeypatch.setattr(file_classifier_module, "BATCH_BYTES", 3 * 4 * 64)  # three images
     contents = [merged(file_classifier(), images, tmp_path / name, part_size=8) for name in ("a", "b")]
     assert contents[0] == contents[1]
     assert len(rows_of(contents[0])) == FILES

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from sklearn.metrics import log_loss
 from torch import Tensor, nn
 
@@ -17,7 +18,6 @@ import apac
 from apac import models
 from apac.evaluation.calibration import fit_temperature
 from apac.evaluation.fixed import evaluate
-from apac.evaluation.intervals import mcnemar
 from apac.evaluation.reliability import measure_each
 from apac.randomness import generator
 
@@ -63,7 +63,8 @@ def test_corrected_corrupted_and_wrong_images_are_listed(network, part):
     assert result.corrupted == tuple(np.flatnonzero(plain_right & ~apac_right))
     assert result.wrong == tuple(np.flatnonzero(~apac_right))
     assert result.corrected or result.corrupted
-    assert result.mcnemar == mcnemar(len(result.corrected), len(result.corrupted))
+    changed = len(result.corrected) + len(result.corrupted)
+    assert result.mcnemar == pytest.approx(stats.binomtest(len(result.corrected), changed).pvalue)
 
 
 def test_every_pass_is_computed_once_for_all_m_and_both_combinations(network, part):
@@ -205,6 +206,15 @@ def test_progress_counts_every_pass_once(network, part):
     assert seen[-1] == (5, 5)
 
 
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int16, torch.int32, np.uint8])
+def test_labels_are_integers_of_any_type(network, part, kind):
+    images, labels = part
+    converted = labels.numpy().astype(kind) if isinstance(kind, type) else labels.to(kind)
+    classifier = apac.Classifier(network, U)
+    found, expected = (evaluate(classifier, images, given, (1,)) for given in (converted, labels))
+    assert (found.rows, found.wrong) == (expected.rows, expected.wrong)
+
+
 @pytest.mark.parametrize(
     ("labels", "passes", "sentence"),
     [
@@ -212,6 +222,7 @@ def test_progress_counts_every_pass_once(network, part):
         (torch.full((60,), -1), (1,), "labels must be between 0 and 9"),
         (torch.zeros(59, dtype=torch.long), (1,), r"integers of shape \(60,\), one per image, got torch.int64 \(59,\)"),
         (torch.zeros(60), (1,), "labels must be integers .*, got torch.float32"),
+        (torch.zeros(60, dtype=torch.bool), (1,), "labels must be integers .*, got torch.bool"),
         (torch.zeros(60, dtype=torch.long), (4, 0), "of at least 1, got 0"),
         (torch.zeros(60, dtype=torch.long), 3, r"passes must be a sequence of integers, such as \(1, 4, 16\), got 3"),
     ],

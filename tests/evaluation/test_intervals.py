@@ -20,7 +20,9 @@ def test_no_images_leave_everything_open():
     assert intervals.binomial_interval(0, 0) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(("corrected", "corrupted"), [(0, 0), (1, 0), (5, 5), (3, 11), (40, 12), (700, 2)])
+@pytest.mark.parametrize(
+    ("corrected", "corrupted"), [(0, 0), (1, 0), (5, 5), (3, 11), (40, 12), (700, 2), (6000, 5900)]
+)
 def test_mcnemar_is_the_exact_binomial_test(corrected, corrupted):
     n = corrected + corrupted
     expected = stats.binomtest(corrected, n).pvalue if n else 1.0

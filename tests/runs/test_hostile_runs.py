@@ -54,6 +54,7 @@ def change(folder: Path, **values: Any) -> None:
         ({"classes": [str(i) for i in range(99_999)]}, "do not match each other"),
         ({"classes": [str(i) for i in range(100_001)]}, "a list of 1 to 100,000 names"),
         ({"classes": "0123456789"}, "a list of 1 to 100,000 names"),
+        ({"classes": ["crane", "crane", *"23456789"]}, "two classes have the name 'crane'"),
         ({"classes": ["\ud800", *"123456789"]}, "without control characters"),
         ({"classes": ["\x1b[2J", *"123456789"]}, "without control characters"),
         ({"network": 5}, "is damaged"),

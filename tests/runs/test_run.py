@@ -17,12 +17,13 @@ from PIL import Image
 from torch import nn
 
 import apac
-from apac.runs import checkpointer, storage
+from apac.runs import checkpointer, classified, file_classifier, folder, storage
 from apac.runs import train as training
 from apac.runs.folder import RunSettings, checkpoint_path, read_settings, scores_path
 from apac.training.checkpoint import to_tensors
 from apac.training.loop import EpochRecord
 from small_training import fresh, weights_of
+from torch_items import Items
 
 CONFIG = apac.TrainConfig(epochs=1, batch_size=40, seed=1)
 
@@ -294,3 +295,52 @@ def test_a_module_that_does_not_fit_is_blamed_and_not_the_files(copy):
         apac.load(copy, network=nn.Linear(3, 3))
     with pytest.raises(apac.InputError, match=r"network= must be a torch.nn.Module, got 'own_networks:linear'"):
         apac.load(copy, "own_networks:linear")  # type: ignore[arg-type]
+
+
+def test_many_files_are_decided_in_batches(trained, tmp_path, digits, monkeypatch):
+    for number, image in enumerate(digits[0][:7, 0]):
+        Image.fromarray((255 * image).byte().numpy()).save(tmp_path / f"{number}.png")
+    (tmp_path / "3.png").write_bytes(b"")
+    run, rule = apac.load(trained), apac.FixedPasses(4)
+    together = run.classify(tmp_path, rule)
+    monkeypatch.setattr(file_classifier, "BATCH_BYTES", 2 * 4 * 28**2)  # two images
+    read: list[int] = []
+
+    def read_images(files, *arguments, **options):
+        read.append(len(files))
+        return classified.read_images(files, *arguments, **options)
+
+    monkeypatch.setattr(file_classifier, "read_images", read_images)
+    reported: list[tuple[int, int]] = []
+    batches = run.classify(tmp_path, rule, progress=lambda task, done, total, note="": reported.append((done, total)))
+    assert read == [2, 2, 2, 1]
+    assert (batches.paths, batches.notes, batches.unreadable) == (together.paths, together.notes, together.unreadable)
+    assert batches.labels == together.labels
+    # Engines for few and for many images differ by what promise 2 allows.
+    torch.testing.assert_close(batches.decision.log_scores, together.decision.log_scores, rtol=0, atol=1e-4)
+    assert reported == sorted(reported) and reported[-1] == (7, 7)
+
+
+def test_a_kill_while_a_run_is_replaced_leaves_no_checkpoint_beside_the_new_settings(copy, small, monkeypatch):
+    checkpoint_path(copy).write_bytes(b"of the earlier training")
+
+    def end(folder: Path) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(folder, "_discard_state", end)
+    with pytest.raises(SystemExit):
+        folder.claim(copy, RunSettings("mnist-cnn", "mnist-5k", apac.Flip(), CONFIG), "digest", resume=False)
+    assert read_settings(copy).deformation == apac.Flip()
+    assert not checkpoint_path(copy).exists()
+
+
+def test_classes_of_the_same_name_are_numbered():
+    class Birds(Items):
+        classes = ("crane", "crane", "dog")
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+            return self.images[index], index % 3
+
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    run = apac.train(network, Birds(), apac.Flip(), config=replace(CONFIG, batch_size=4))
+    assert run.classes == ("crane (0)", "crane (1)", "dog")

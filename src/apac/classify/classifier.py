@@ -116,6 +116,7 @@ class Classifier:
                 passes += int(decision.passes.sum())
                 classifier = self.prepared(images, 2 * passes // len(images))
                 classifier = self if classifier.network is self.network else classifier
+            del batch, images, decision  # before the next batch is made
 
     def score(self, images: Tensor, start: int, stop: int, *, progress: Progress = no_progress) -> Scores:
         """Return the scores of passes start … stop - 1, which merge with those of other passes of the same images."""

@@ -136,7 +136,7 @@ class PassScheduler:
         """Return a group without passes whose sums have the K classes of its first pass, (n, K)."""
         images, classes = first_pass.shape
         batch = self.runner.device_batch
-        self.group_size = max(batch, min(GROUP_BATCHES * batch, MAX_BYTES // (8 * PASSES_PER_UPDATE * classes)))
+        self.group_size = max(1, min(GROUP_BATCHES * batch, MAX_BYTES // (8 * PASSES_PER_UPDATE * classes)))
         moments = MarginMoments.zero(self.combination.values(first_pass))
         return replace(group, scores=Scores.zero(images, classes), moments=moments)
 

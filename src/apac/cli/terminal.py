@@ -125,8 +125,6 @@ def _sentence(record: dict[str, Any]) -> str:
     others = ", ".join(f"{name} {_decimal(probability)}" for name, probability in behind)
     if record["margin"] == 0:
         others = f"tied with {record['runner_up']}"
-    elif record["margin"] is None:
-        others = "the only class"
     return f"{record['label']}, probability {_decimal(record['probability'])} ({stopped}; {others})"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -49,8 +50,6 @@ def load_picture(
     with Image.open(bounded, formats=formats) as file:  # type: ignore[arg-type]
         _check_size(name, file, bounded, max_pixels)
         bounded.allow_pixels()
-        if file.format == "TIFF":
-            _silence_libtiff()
         size = file.size
         reference = min(size) if side is not None and crop else max(size)  # becomes `side` pixels long
         wanted = MAX_SIDE if side is None else MARGIN * side
@@ -97,13 +96,27 @@ def _reduced(name: str, picture: Image.Image, factor: int) -> Image.Image:
     return result
 
 
-@cache
-def _silence_libtiff() -> None:
+@contextmanager
+def silent_libtiff() -> Iterator[None]:
     """Keep the library that Pillow loads from printing what is wrong with a file, which the error says already."""
+    previous = [(set_handler, set_handler(None)) for set_handler in _libtiff_set_handler()]
+    try:
+        yield
+    finally:
+        for set_handler, handler in previous:
+            set_handler(handler)
+
+
+@cache
+def _libtiff_set_handler() -> list[Callable[[int | None], int | None]]:
+    """Return the function that exchanges its handler of errors, if the library is found."""
+    found: list[Any] = []
     with suppress(OSError, AttributeError):
         maps = Path("/proc/self/maps").read_text().splitlines()
         for path in {line.split(maxsplit=5)[5] for line in maps if "/libtiff" in line}:
-            ctypes.CDLL(path).TIFFSetErrorHandler(None)
+            found.append(ctypes.CDLL(path).TIFFSetErrorHandler)
+            found[-1].argtypes, found[-1].restype = [ctypes.c_void_p], ctypes.c_void_p
+    return found
 
 
 def _check_size(name: str, file: Any, content: BoundedFile, max_pixels: int | None) -> None:

@@ -19,7 +19,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from apac import limits
-from apac.data.decode import MARGIN, MAX_SIDE, Decoded, load_picture, too_large
+from apac.data.decode import MARGIN, MAX_SIDE, Decoded, load_picture, silent_libtiff, too_large
 from apac.data.digit_image import as_mnist
 from apac.errors import InputError
 
@@ -61,9 +61,9 @@ def read_image(
 def without_warnings() -> Iterator[None]:
     """Ignore Pillow's warnings about large, damaged or unusual files, each of which is either read or rejected.
 
-    Python's warning filters belong to the process, so this is entered in one thread, around those that read files.
+    They are settings of the process, so this is entered in one thread, around those that read files.
     """
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), silent_libtiff():
         warnings.simplefilter("ignore")
         yield
 
@@ -245,7 +245,7 @@ def _cropped(
     The edges of the box are between two pixels if the file was decoded at a smaller size. Otherwise nothing outside of
     the box is left, which would shine through at the border.
     """
-    # 1, 2, 4 or 8: the last pixel of a row or column may stand for fewer.
+    # An integer: the last pixel of a row or column may stand for fewer.
     reduction = round(max(original) / max(picture.size))
     left, upper, right, lower = (edge / reduction for edge in box)
     first, top = math.floor(left), math.floor(upper)

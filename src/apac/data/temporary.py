@@ -64,6 +64,7 @@ def _take(path: Path, folder: bool) -> tuple[Path, int | None]:
             except BlockingIOError:
                 pass
             except OSError:  # a file system without locks
+                os.close(file)
                 _remove(temporary)
                 break
             os.close(file)

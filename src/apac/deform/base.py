@@ -89,7 +89,8 @@ class Deformation(ABC):
         Transforms of other libraries override this method: many draw for a whole batch faster than for each image.
         """
         n, channels, height, width = images.shape
-        return self.apply(images, self._sample_for(labels, n, (channels, height, width), generator))
+        parameters = self._sample_for(labels, n, (channels, height, width), generator)
+        return self.apply(images, trees.to_device(parameters, images.device))
 
     def _sample_for(
         self, labels: Tensor | None, n: int, image_shape: tuple[int, int, int], generator: torch.Generator
@@ -103,6 +104,11 @@ class Deformation(ABC):
         The plain prediction uses the preprocessed images.
         """
         return images
+
+    @property
+    def preprocesses(self) -> bool:
+        """Whether there is such a part."""
+        return type(self).preprocess is not Deformation.preprocess
 
     def values(self, image_shape: tuple[int, int, int]) -> Any | None:
         """Return all values of the parameters, one row each, if they are finitely many and equally likely.

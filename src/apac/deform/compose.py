@@ -86,7 +86,7 @@ class Compose(Deformation):
         parameters = []
         for part in self.parts:
             parameters.append(part.sample(n, image_shape, generator=generator))
-            if type(part).preprocess is not Deformation.preprocess:  # it may resize the images
+            if part.preprocesses:  # it may resize the images
                 _, channels, height, width = part.preprocess(torch.zeros(1, *image_shape)).shape
                 image_shape = (channels, height, width)
         return ComposeParameters(tuple(parameters))
@@ -134,6 +134,10 @@ class Compose(Deformation):
         for part in self.parts:
             images = part.preprocess(images)
         return images
+
+    @property
+    def preprocesses(self) -> bool:
+        return any(part.preprocesses for part in self.parts)
 
     @property
     def thread_safe(self) -> bool:

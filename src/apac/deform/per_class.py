@@ -139,6 +139,10 @@ class PerClass(Deformation):
         """Preprocess as the first set does: preprocessing is the same for all classes."""
         return self.sets[0].preprocess(images)
 
+    @property
+    def preprocesses(self) -> bool:
+        return self.sets[0].preprocesses
+
     def apply(self, images: Tensor, parameters: PerClassParameters) -> Tensor:
         parameters = prepare(images, parameters)
         if len(parameters.set_index) == 1:

@@ -27,4 +27,4 @@ def deform_rows(
         return deformation(images, generator=generator, labels=labels)[rows]
     _, channels, height, width = images.shape
     parameters = deformation._sample_for(labels, len(labels), (channels, height, width), generator)
-    return deformation.apply(images, trees.rows(parameters, rows))
+    return deformation.apply(images, trees.to_device(trees.rows(parameters, rows), images.device))

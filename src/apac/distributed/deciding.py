@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ from apac.progress import Progress, no_progress
 from apac.runs.classified import ClassifiedImages
 from apac.runs.file_classifier import FileClassifier
 
-BATCH_BYTES = 64 << 20  # of the float32 images that are decided at once
 FILES_PER_TASK = 8  # that a thread decodes at a time
 POLL, MAX_POLL = 0.1, 5.0  # seconds between two looks, while other processes decide the last parts
 
@@ -75,7 +74,7 @@ def decide_files(
         board = Board(job, claims, start=rank * job.files.parts // ranks, is_first=rank == 0, progress=progress)
         if board.is_complete:
             return DecidedFiles(job, 0, 0)
-        prepared = prepare_for(deciding, job.files.count)
+        prepared = deciding.prepared(job.files.count)
         threads = torch.get_num_threads()
         with (
             without_warnings(),
@@ -89,15 +88,6 @@ def decide_files(
                 readers.shutdown(wait=False, cancel_futures=True)
                 raise
         return DecidedFiles(job, worker.decided, worker.unreadable)
-
-
-def prepare_for(deciding: FileClassifier, count: int) -> FileClassifier:
-    """Return the same with the network prepared for the job: by its size and fixed images, so the same everywhere."""
-    classifier = deciding.classifier
-    numel = torch.Size(deciding.image_shape).numel()
-    examples = deciding.images((torch.arange(2 * numel) % 256).to(torch.uint8).view(2, *deciding.image_shape))
-    passes = classifier.rule.next_passes(0, fill=1)
-    return replace(deciding, classifier=classifier.prepared(examples, max(1, count * passes // len(examples))))
 
 
 @dataclass(eq=False)
@@ -126,7 +116,6 @@ class Worker:
     ) -> None:
         self._deciding, self._reliability, self._job, self._board = deciding, reliability, job, board
         self._readers, self._writer, self._wait = readers, writer, wait
-        self._batch_size = max(1, BATCH_BYTES // (4 * torch.Size(deciding.image_shape).numel()))
         self._unread: deque[tuple[int, list[str], bool]] = deque()  # batches of claimed parts
         self._next: _Batch | None = None
         self._writing: tuple[int, Future[None]] | None = None
@@ -160,8 +149,8 @@ class Worker:
             if part is None:
                 return None
             paths = self._job.files.read(part)
-            starts = range(0, len(paths), self._batch_size)
-            self._unread.extend((part, paths[i : i + self._batch_size], i == starts[-1]) for i in starts)
+            starts = range(0, len(paths), self._deciding.batch_size)
+            self._unread.extend((part, paths[i : i + self._deciding.batch_size], i == starts[-1]) for i in starts)
         part, paths, is_last = self._unread.popleft()
         tasks = (paths[i : i + FILES_PER_TASK] for i in range(0, len(paths), FILES_PER_TASK))
         return _Batch(part, paths, is_last, [self._readers.submit(self._decode, task) for task in tasks])

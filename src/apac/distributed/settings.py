@@ -40,6 +40,7 @@ def settings_of(deciding: FileClassifier, reliability: Reliability | None, forma
         "strength": deciding.strength,
         "temperature": classifier.temperature,
         "deformation": repr(classifier.deformation),
+        "parameters of the deformation": _digest(json.dumps(classifier.deformation.to_json(), sort_keys=True)),
         "evaluation": None if reliability is None else _digest(json.dumps(asdict(reliability), sort_keys=True)),
         # Parts of one job come from one version of the code, also of installations that can be edited.
         "version of apac": code_version(),

@@ -92,9 +92,3 @@ def reliability(confidence: Tensor, correct: Tensor, bins: int = BINS) -> tuple[
         mean, accuracy = (float(values[inside].double().mean()) if images else 0.0 for values in (confidence, correct))
         result.append(Bin(float(edges[number]), float(edges[number + 1]), images, mean, accuracy))
     return tuple(result)
-
-
-def calibration_error(bins: tuple[Bin, ...]) -> float:
-    """Return the expected calibration error: the mean difference between confidence and accuracy, over the images."""
-    total = sum(part.images for part in bins)
-    return sum(part.images * abs(part.confidence - part.accuracy) for part in bins) / total

@@ -46,7 +46,10 @@ def binomial_interval(count: int, images: int) -> tuple[float, float]:
 def mcnemar(corrected: int, corrupted: int) -> float:
     """Return the p-value of the exact two-sided McNemar test: a binomial test with probability 1/2."""
     changed = corrected + corrupted
-    tail = sum(math.comb(changed, k) for k in range(min(corrected, corrupted) + 1))
+    tail = combinations = 1
+    for k in range(min(corrected, corrupted)):
+        combinations = combinations * (changed - k) // (k + 1)
+        tail += combinations
     return min(1.0, 2 * tail / (1 << changed))
 
 

@@ -19,14 +19,15 @@ def validate_labels(images: Tensor, labels: Tensor | Sequence[int]) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise InputError(f"labels must be integers, one per image, got a {type(labels).__name__}: {reason}.") from error
-    if labels.ndim != 1 or len(labels) != len(images) or labels.is_floating_point():
+    integers = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    if labels.ndim != 1 or len(labels) != len(images) or not integers:
         raise InputError(
             f"labels must be integers of shape ({len(images)},), one per image, got {labels.dtype} "
             f"{tuple(labels.shape)}."
         )
     if not len(images):
         raise InputError("images must hold at least one image to evaluate.")
-    return labels
+    return labels.to(torch.int64)
 
 
 def validate_classes(labels: Tensor, classes: int) -> None:

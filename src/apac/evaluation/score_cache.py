@@ -18,7 +18,7 @@ from apac.classify.rules.exhaustive import Exhaustive
 from apac.classify.scores import Scores
 from apac.distributed.ranks.group import Group
 from apac.errors import InputError, StorageError
-from apac.progress import Progress, no_progress
+from apac.progress import Progress, no_progress, part_of
 from apac.runs.storage import read_tensors, write_tensors
 
 FORMAT = 2  # increment when the passes of the same key change
@@ -83,7 +83,7 @@ class ScoreCache:
 
     def _sum(self, start: int, stop: int, progress: Progress) -> Scores:
         assert self._prepared is not None
-        return self._prepared.score(self.images, start, stop, progress=_shifted(progress, start, self.max_passes))
+        return self._prepared.score(self.images, start, stop, progress=part_of(progress, start, self.max_passes))
 
     def _load(self, passes: int) -> tuple[Scores | None, float]:
         """Return the scores of the file with the most passes up to `passes`, or those in memory if they have more."""
@@ -156,8 +156,3 @@ def cache_key(classifier: Classifier, images: Tensor, *others: object) -> str:
     for tensor in (*network.state_dict().values(), images):
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _shifted(progress: Progress, start: int, total: int) -> Progress:
-    """Report the progress of passes that begin at `start` relative to all `total` passes."""
-    return lambda task, done, _, note="": progress(task, start + done, total, note)

@@ -32,18 +32,3 @@ class RiskCoverage:
     def risk(self) -> Tensor:
         """The error among the images that are decided, (N,)."""
         return self.wrong / torch.arange(1, len(self.wrong) + 1, dtype=torch.float64)
-
-    @property
-    def aurc(self) -> float:
-        """Area under the risk-coverage curve: the mean of the risk over all coverages."""
-        return float(self.risk.mean())
-
-    @property
-    def augrc(self) -> float:
-        """Area under the generalized curve: the mean share of images that are decided and wrong (Traub et al. 2024)."""
-        return float((self.wrong / len(self.wrong)).mean())
-
-    def coverage_at(self, risk: float) -> float:
-        """Return the largest coverage with at most this risk; 0 if there is none."""
-        allowed = (self.risk <= risk).nonzero()[:, 0]
-        return float(self.coverage[allowed[-1]]) if len(allowed) else 0.0

@@ -26,7 +26,7 @@ from apac.evaluation.calibration import (
     with_temperature,
 )
 from apac.evaluation.labels import validate_classes, validate_labels
-from apac.progress import Progress, no_progress
+from apac.progress import Progress, no_progress, part_of
 from apac.validation import validate_strength
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
@@ -134,7 +134,7 @@ def measure(
             scores[strength, combine] = {}
         for start, stop in zip((0, *numbers), numbers, strict=False):
             first = index * passes + start
-            report = _shifted(progress, first, passes * len(deformations))
+            report = part_of(progress, first, passes * len(deformations), "tuning")
             part = candidate.score(images, start, stop, progress=report)
             total = part if total is None else total.merge(part)
             for combine in COMBINATIONS:
@@ -251,8 +251,3 @@ def _few(plain: Tensor, tolerance: float) -> Iterable[str]:
             f"{len(plain)} images are few: the negative log-likelihood of the plain prediction is known to ± "
             f"{_mean_and_error(plain)[1]:.3f}, so {meaning}."
         )
-
-
-def _shifted(progress: Progress, start: int, total: int) -> Progress:
-    """Report the progress of passes that begin at `start` relative to all `total` passes."""
-    return lambda task, done, _, note="": progress("tuning", start + done, total, note)

@@ -54,26 +54,32 @@ def check_reads_files(normalization: Normalization) -> None:
         )
 
 
+def list_files(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Path], dict[Path, str]]:
+    """Return the files of the paths, and the folders that cannot be listed, with reasons.
+
+    A folder stands for the image files in it and in its subfolders.
+    """
+    files: list[Path] = []
+    unreadable: dict[Path, str] = {}
+    for path in map(Path, paths):
+        try:
+            files += image_files(path) if path.is_dir() else [path]
+        except InputError as error:
+            unreadable[path] = str(error)
+    return files, unreadable
+
+
 def read_images(
-    paths: Sequence[str | os.PathLike[str]],
+    files: Sequence[Path],
     image_shape: tuple[int, int, int],
     *,
     fit: Fit = "crop",
     digits: bool = False,
     max_pixels: int = limits.PIXELS,
 ) -> ReadImages:
-    """Read image files as the pixels of a network's input (C, H, W); digits are converted to the format of MNIST.
-
-    A folder stands for the image files in it and in its subfolders.
-    """
+    """Read image files as the pixels of a network's input (C, H, W); digits are converted to the format of MNIST."""
     read: list[tuple[Path, Tensor, tuple[str, ...]]] = []
     unreadable: dict[Path, str] = {}
-    files: list[Path] = []
-    for path in map(Path, paths):
-        try:
-            files += image_files(path) if path.is_dir() else [path]
-        except InputError as error:
-            unreadable[path] = str(error)
     for path in files:
         try:
             read.append((path, *read_image(path, image_shape, fit=fit, digit=digits, max_pixels=max_pixels)))

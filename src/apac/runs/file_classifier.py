@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from apac import limits
@@ -20,10 +23,12 @@ from apac.deform.base import Deformation
 from apac.deform.compose import Compose
 from apac.errors import InputError
 from apac.progress import Progress, no_progress
-from apac.runs.classified import check_reads_files
+from apac.runs.classified import ClassifiedImages, check_reads_files, list_files, read_images
 
 if TYPE_CHECKING:
     from apac.runs.run import Run
+
+BATCH_BYTES = 64 << 20  # of the float32 images that are decided at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +57,46 @@ class FileClassifier:
     def decide(self, pixels: Tensor, *, progress: Progress = no_progress) -> Decision:
         """Decide pixels (N, C, H, W) uint8."""
         return self.classifier.decide(self.images(pixels), progress=progress)
+
+    @property
+    def batch_size(self) -> int:
+        """Files to decide at once, so that memory does not grow with their number."""
+        return max(1, BATCH_BYTES // (4 * torch.Size(self.image_shape).numel()))
+
+    def prepared(self, count: int) -> FileClassifier:
+        """Return the same with the network prepared for `count` files: by fixed images, so the same everywhere."""
+        examples = torch.arange(2 * torch.Size(self.image_shape).numel()) % 256
+        images = self.images(examples.to(torch.uint8).view(2, *self.image_shape))
+        passes = self.classifier.rule.next_passes(0, fill=1)
+        return replace(self, classifier=self.classifier.prepared(images, max(1, count * passes // len(images))))
+
+    def classify(
+        self, paths: Sequence[str | os.PathLike[str]], *, progress: Progress = no_progress
+    ) -> ClassifiedImages:
+        """Read and decide the files of these paths, in batches."""
+        files, unreadable = list_files(paths)
+        size = self.batch_size
+        deciding = self if len(files) <= size else self.prepared(len(files))
+        decisions: list[Decision] = []
+        readable: list[Path] = []
+        notes: list[tuple[str, ...]] = []
+        for start in range(0, max(1, len(files)), size):
+            batch = files[start : start + size]
+            read = read_images(batch, self.image_shape, fit=self.fit, digits=self.digits, max_pixels=self.max_pixels)
+            report = progress if len(files) <= size else _of_files(progress, start, len(batch), len(files))
+            decisions.append(deciding.decide(read.images, progress=report))
+            readable += read.paths
+            notes += read.notes
+            unreadable |= read.unreadable
+        decision = Decision.concatenate(decisions)
+        return ClassifiedImages(
+            tuple(readable), decision, self.classes, tuple(notes), unreadable, plain=self.plain is not None
+        )
+
+
+def _of_files(progress: Progress, start: int, batch: int, files: int) -> Progress:
+    """Report the progress of a batch, which counts images or passes, in files."""
+    return lambda task, done, total, note="": progress(task, start + done * batch // total, files, note)
 
 
 def file_classifier(

@@ -103,6 +103,7 @@ def claim(folder: Path, settings: RunSettings, digest: str, *, resume: bool) -> 
     if resume and holds_run(folder):
         check_images(folder, digest)
         return
+    checkpoint_path(folder).unlink(missing_ok=True)  # first: a kill must not leave it beside the new settings
     write_json(folder / "run.json", {"format": FORMAT, "complete": False, **settings.to_json(), "images": digest})
     _discard_state(folder)
 

@@ -126,7 +126,7 @@ def images_held_out(
             f"(validation_fraction={run.config.validation_fraction:g}); train it again with a larger one, or pass "
             f"images that it was not trained on to apac.tune."
         )
-    changed = run.folder is not None and not run_folder.may_be_trained_on(run.folder, split.digest())
+    changed = run.folder is not None and not run_folder.may_be_trained_on(run.folder, split.digest)
     if split.classes != run.classes or changed:
         cause = "has changed since this run was trained on it"
         if name != run.data:
@@ -160,5 +160,5 @@ def _are_training_images(run: Run, parts: FolderParts) -> bool:
     train, test = parts.train, parts.test
     dataset = Dataset("", train.images, train.labels, test.images, test.labels, run.classes)
     with suppress(InputError):  # raised if no image of a class is left
-        return run_folder.was_trained_on(run.folder, split_images(dataset, run.config).digest())
+        return run_folder.was_trained_on(run.folder, split_images(dataset, run.config).digest)
     return False

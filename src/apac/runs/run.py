@@ -27,7 +27,7 @@ from apac.models.timm_network import build_timm, is_timm
 from apac.progress import Progress, no_progress
 from apac.randomness import generator
 from apac.runs import folder as run_folder
-from apac.runs.classified import ClassifiedImages, read_images
+from apac.runs.classified import ClassifiedImages
 from apac.runs.export import export
 from apac.runs.file_classifier import file_classifier
 from apac.runs.folder import RunSettings
@@ -161,10 +161,7 @@ class Run:
         )
         if isinstance(paths, str | os.PathLike):
             paths = [paths]
-        read = read_images(paths, self.image_shape, fit=deciding.fit, digits=deciding.digits, max_pixels=max_pixels)
-        decision = deciding.decide(read.images, progress=progress)
-        is_plain = deciding.plain is not None
-        return ClassifiedImages(read.paths, decision, self.classes, read.notes, read.unreadable, is_plain)
+        return deciding.classify(paths, progress=progress)
 
     def export(self, path: str | os.PathLike[str], *, whitened: bool = False, overwrite: bool = False) -> Path:
         """Write the preprocessing and the network as an ONNX file for any number of images; return its path.

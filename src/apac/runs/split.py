@@ -34,12 +34,9 @@ class Split:
     classes: tuple[str, ...]
     image_shape: tuple[int, int, int]  # (C, H, W)
 
-    def digest(self) -> str:
-        """Return a hash of the training images and labels."""
-        return self._digest
-
     @cached_property
-    def _digest(self) -> str:
+    def digest(self) -> str:
+        """A hash of the training images and labels."""
         digest = hashlib.blake2b(digest_size=8)
         for tensor in (*self.images.split(CHUNK), self.labels):
             digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)  # numpy has no bfloat16
@@ -97,7 +94,7 @@ def fit_normalization(
         published = None if config.weights is None else standardization_constants(network)
         if published is not None and len(published[0]) == images.shape[1]:
             return Standardization(*map(torch.tensor, published))
-        if type(deformation).preprocess is Deformation.preprocess:
+        if not deformation.preprocesses:
             return Standardization.fit(images)
         parts = images.split(part_size(images.shape[1:], CHUNK))
         return Standardization.fit_float(deformation.preprocess(scale_pixels(part)) for part in parts)

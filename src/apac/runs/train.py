@@ -89,8 +89,9 @@ def train(
         of the run is on the CPU.
     cache
         A folder for the pixels of a folder or a torch Dataset, which then stay on the disk instead of in memory: they
-        are decoded once into a file of uint8, and later trainings on unchanged data use it again. Its size is reported
-        by `progress`; remove the folder when it is no longer needed.
+        are decoded once into a file of uint8, and later trainings use it again, unless the names, sizes or times of the
+        files have changed, or any of 16 items of the Dataset. `progress` reports its size; remove the folder when it
+        is no longer needed, or when other items of a Dataset have changed.
     stream
         Read the files of a folder or the items of a torch Dataset again for every batch, while the network trains on
         the one before, instead of holding their pixels in memory or in a cache. The result is the same. A file or item
@@ -139,9 +140,9 @@ def train(
     streaming = without_warnings() if stream and isinstance(data, str | os.PathLike) else nullcontext()
     with _mode_restored_on_failure(module), streaming, lost_workers_named():
         if group.size > 1:
-            group.require_same({"the data": f"with digest {split.digest()}"})
+            group.require_same({"the data": f"with digest {split.digest}"})
         if complete is not None:
-            run_folder.check_images(complete, split.digest())
+            run_folder.check_images(complete, split.digest)
             return load(complete, module)
         return _train(
             module, dataset, split, settings, folder, resume, target, progress, should_stop, on_start, group=group
@@ -228,7 +229,7 @@ def _train(
     gradients = GradientSum(group, should_stop)
     checkpointer = Checkpointer(path, config, gradients.should_stop, saves=group.first)
     if folder is not None:
-        digest = split.digest()
+        digest = split.digest
         group.on_first(lambda: run_folder.claim(folder, settings, digest, resume=resume))
     with _released_on_failure(folder if group.first else None), frozen(built) if config.freeze else nullcontext():
         stored = group.together(checkpointer.read)  # before the optimizer, whose first use imports torch's compiler
@@ -267,7 +268,7 @@ def _train(
         folder=folder,
     )
     if folder is not None:
-        group.on_first(lambda: save(run, folder, split.digest()))
+        group.on_first(lambda: save(run, folder, split.digest))
     return run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,5 +142,9 @@ def _from_items(dataset: Any, cache: Path | None, workers: int, progress: Progre
 
 
 def _class_names(dataset: Any) -> tuple[str, ...] | None:
+    """Return the names of the classes, if the dataset tells them; equal ones, as ImageNet has, with their numbers."""
     classes = getattr(dataset, "classes", None)
-    return tuple(map(str, classes)) if isinstance(classes, list | tuple) else None
+    if not isinstance(classes, list | tuple):
+        return None
+    counts = Counter(map(str, classes))
+    return tuple(f"{name} ({number})" if counts[str(name)] > 1 else str(name) for number, name in enumerate(classes))

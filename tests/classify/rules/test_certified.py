@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import apac
 from apac import models
@@ -279,3 +280,20 @@ def test_no_stake_can_lose_everything_and_the_shares_sum_to_one():
 def test_a_wrong_argument_is_rejected_in_one_sentence(make, sentence):
     with pytest.raises(apac.InputError, match=sentence):
         make()
+
+
+def test_no_tensor_of_the_bets_on_many_classes_is_larger_than_the_passes():
+    largest = 0
+
+    class Largest(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal largest
+            returned = function(*args, **(kwargs or {}))
+            largest = max(largest, returned.numel() if isinstance(returned, Tensor) else 0)
+            return returned
+
+    passes = torch.zeros(16, 16, 2000, dtype=torch.float64)
+    state = apac.Certified().init(16, lambda: passes[0], math.inf)
+    with Largest():
+        state.update(passes, leaders=torch.zeros(16, dtype=torch.long))
+    assert largest == passes.numel()

@@ -26,7 +26,7 @@ from apac.validation import validate_integer, validate_positive, validate_probab
 # among ten of them, half of it on the boldest, which decides the clear images.
 STAKES = 0.95 * 2.0 ** -torch.arange(10, dtype=torch.float64)  # (G,)
 SHARES = torch.tensor([1 / 2] + 9 * [1 / 18], dtype=torch.float64)  # (G,), they sum to 1
-IN_CACHE = 64  # images whose gains by all stakes are computed at once
+IN_CACHE = 10_240  # differences whose gains by all stakes are computed at once: 64 images with ten classes
 MAX_GAIN = 1e15  # in units of clip: winning less than the bet earned is safe, and a batch of such gains stays finite
 
 
@@ -105,7 +105,8 @@ class BettingState:
         exceeds = (difference < -self.clip) & self.alive
         difference = difference.clamp(-self.clip, MAX_GAIN * self.clip)
         stakes = STAKES / self.clip
-        gains = [(1 + stakes * part[..., None]).prod(dim=0).log() for part in difference.split(IN_CACHE, dim=1)]
+        at_once = max(1, IN_CACHE // difference[:, 0].numel())  # images
+        gains = [(1 + stakes * part[..., None]).prod(dim=0).log() for part in difference.split(at_once, dim=1)]
         log_wealth = self.log_wealth + torch.cat(gains)
         total = (SHARES.log() + log_wealth).logsumexp(dim=2)  # (n, K)
         return replace(
