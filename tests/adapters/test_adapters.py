@@ -388,3 +388,44 @@ def test_albumentations_transforms_are_copied_and_others_rejected(images, random
 
 def test_it_has_a_short_repr(u):
     assert repr(u).startswith("from_") and repr(u).endswith(")")
+
+
+class Random:
+    """An own random transform, followed by a deterministic step."""
+
+    def __init__(self, step) -> None:
+        self.step = step
+
+    def __call__(self, image: Tensor) -> Tensor:
+        return self.step(image.flip(-1) if torch.rand(()) < 0.5 else image)
+
+
+@pytest.mark.parametrize(
+    ("step", "warned"),
+    [
+        (lambda image: (image - 0.5) / 0.5, True),
+        (lambda image: (image - 0.1307) / 0.3081, True),
+        (lambda image: (image - 127.5) / 127.5, True),  # made for pixels in 0 … 255
+        (lambda image: image, False),
+        (lambda image: image + torch.randn(image.shape), False),
+        (lambda image: image * torch.empty(()).uniform_(0.5, 1.5), False),
+        (lambda image: torch.nn.functional.pad(image, (8, 8, 8, 8))[..., ::2, ::2], False),  # most of it is blank
+    ],
+)
+def test_a_normalization_in_the_random_part_is_noticed(step, warned, random, caplog):
+    u = apac.from_callable(Random(step))
+    images = torch.rand(4, 3, 16, 16, generator=random)
+    u(images, generator=random)
+    assert not caplog.records  # training is right
+    for _ in range(2):
+        u.preprocess(images)
+    assert [record.message for record in caplog.records if "after=..." in record.message] == [
+        f"{u} changes the values of every image, as a normalization does, and the plain prediction is without it, "
+        f"which makes APAC look better than it is: pass the normalization as after=... or before=..."
+    ] * warned
+
+
+def test_a_normalization_after_the_random_part_is_right(random, caplog):
+    u = apac.from_callable(Random(lambda image: image), after=lambda image: (image - 0.5) / 0.5)
+    u.preprocess(torch.rand(4, 3, 16, 16, generator=random))
+    assert not caplog.records

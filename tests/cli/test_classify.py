@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -160,6 +161,29 @@ def test_a_closed_pipe_ends_quietly(run, digit, monkeypatch):
     assert done.stderr == "deciding: 100 %\n"
 
 
+def test_a_closed_pipe_does_not_keep_results_from_being_written(run, digit, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    out = tmp_path / "decisions.csv"
+    options = ["classify", str(run), str(digit[0]), "--passes", "1", "--csv", str(out)]
+    reading, writing = os.pipe()
+    os.close(reading)  # before the first line
+    done = subprocess.run(
+        [sys.executable, "-m", "apac", *options], stdout=writing, stderr=writing, check=False, timeout=120
+    )
+    os.close(writing)
+    assert done.returncode == 0
+    assert out.read_text().startswith("image,")
+
+
+@pytest.mark.parametrize("name", ["@list.txt", "*.png", "-"])
+def test_lists_and_patterns_need_an_output_folder(name, run):
+    assert "lists of files (@list, -) and patterns need --out" in refusal("classify", run, name)
+
+
+def test_a_folder_is_no_csv_file(run, digit, tmp_path):
+    assert f"{tmp_path} is a folder" in refusal("classify", run, digit[0], "--csv", tmp_path)
+
+
 def picture(path: Path, mode: str, size: tuple[int, int]) -> Path:
     Image.new(mode, size).save(path)
     return path
@@ -184,7 +208,7 @@ def text(path: Path) -> Path:
         (lambda folder: text(folder / "seven.png"), "cannot be read as an image"),
         (lambda folder: animated(folder / "two.gif"), "has several frames"),
         (lambda folder: picture(folder / "big.png", "1", (8000, 8000)), "more than 40 megapixels"),
-        (lambda folder: picture(folder / "blank.png", "L", (40, 40)), "is blank"),
+        (lambda folder: picture(folder / "blank.png", "L", (40, 40)), "shows no digit"),
         (lambda folder: picture(folder / "float.tiff", "F", (40, 40)), "pixel mode 'F'"),
     ],
 )

@@ -21,6 +21,7 @@ import apac
 from apac.cli import terminal
 from apac.evaluation.records import decision_records, records_to_csv
 from apac.evaluation.reliability import Reliability
+from apac.reporting.tables import Table
 from apac.runs.classified import ClassifiedImages
 from decisions import make_decision
 
@@ -245,3 +246,9 @@ def test_an_image_that_a_network_fails_on_is_reported_and_the_others_are_decided
         "a.png: dog, probability > 0.9999 (settled after 32 passes; cat < 0.0001, eel < 0.0001)",
         "b.png: not decided: after 0 passes the network returned NaN or an infinite logit",
     ]
+
+
+def test_brackets_in_a_table_are_no_markup(capsys):
+    terminal.print_table(Table("[bold]cats", ("[red]", "error"), (("apple [red]", "1.00 %"), ("apple [green]", "2 %"))))
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("[bold]cats", "[red]", "apple [red]", "apple [green]"))

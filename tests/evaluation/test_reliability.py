@@ -23,8 +23,8 @@ def classifier(rule: apac.Rule = FIXED, **options) -> apac.Classifier:
 
 
 def of(rule: str = "product", passes: int | None = 16, temperature: float = 1.0, right: int = 7) -> Reliability:
-    confidence = torch.full((10, 2), 0.3, dtype=torch.float64).log()
-    correct = torch.arange(10) < right
+    confidence = torch.full((20, 2), 0.3, dtype=torch.float64).log()
+    correct = torch.arange(20) < right
     deformation = apac.Compose() if rule == "plain" else U
     certified = apac.Certified() if passes is None else None
     return measure_reliability(
@@ -51,8 +51,8 @@ def test_groups_count_the_right_answers_of_a_range_of_probabilities():
 
 
 def test_groups_of_few_images_are_merged_with_their_neighbors():
-    assert of().images == (10,)  # there are no more
-    assert of().such_answers(0.99).images == 10
+    assert of().images == (20,)  # there are no more
+    assert of().such_answers(0.99).images == 20
     confidence = torch.cat([torch.full((150,), 0.97), torch.full((15,), 0.65), torch.full((15,), 0.75)]).double()
     found = measured(confidence, confidence < 0.7)
     assert (found.images, found.right, found.bounds) == ((30, 150), (15, 0), (0.8, 1.0))
@@ -115,7 +115,7 @@ def test_a_damaged_file_says_nothing_and_is_replaced(text, tmp_path):
     [
         *({"temperature": value} for value in ("x", None, float("nan"), 10**400, 0)),
         *({"images": value} for value in (["a"], [0], [True], [10, 20], [], [5])),
-        *({"right": value} for value in (["a"], [-1], [11], [2.5])),
+        *({"right": value} for value in (["a"], [-1], [21], [2.5])),
         *({"bounds": [value]} for value in ("x", None, float("inf"))),
         *({"passes": value} for value in ([1], "16", 2.5)),
         *({"certified": value} for value in (5, [1], [None, 64], [0.1, "x"])),
@@ -156,3 +156,8 @@ def test_the_shipped_networks_have_the_reliability_of_their_own_rule(name):
         assert found is not None
         assert sum(found.images) == 10_000
         assert found.such_answers(0.9995).accuracy > found.such_answers(0.45).accuracy
+
+
+def test_fewer_images_than_a_group_needs_are_not_stored(tmp_path):
+    store(tmp_path, [measured(torch.full((19,), 0.9), torch.ones(19, dtype=torch.bool))])
+    assert json.loads((tmp_path / FILE).read_text()) == {"reliability": []}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 import apac
 from apac.data import folder
@@ -98,3 +99,25 @@ def test_class_distinctive_deformation_needs_the_number_of_classes(tmp_path):
     wrong = apac.PerClass({0: apac.Flip()}, default=apac.Compose(), classes=4)
     with pytest.raises(apac.InputError, match="the PerClass has 4 classes, but the network or the data has 3"):
         apac.train("cifar10-cnn", root, wrong, config=CONFIG)
+
+
+@pytest.mark.parametrize("out", [".", "run", "apple/run"])
+def test_a_run_is_not_written_among_its_images(out, tmp_path):
+    root = gallery(tmp_path / "photos", 4)
+    before = sorted(root.rglob("*"))
+    with pytest.raises(apac.InputError, match="is in the folder of the images; choose another folder for the run"):
+        apac.train("cifar10-cnn", root, config=CONFIG, out=root / out)
+    assert sorted(root.rglob("*")) == before
+
+
+def test_images_that_do_not_fit_into_memory_are_refused(tmp_path, monkeypatch):
+    root = gallery(tmp_path / "photos", 4)
+    with pytest.raises(apac.InputError, match="the size of a TrainConfig must be an integer of at most 4,096"):
+        apac.TrainConfig(size=100_000)
+
+    def fail(*shape: int, dtype: torch.dtype) -> Tensor:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("apac.data.folder.torch.zeros", fail)
+    with pytest.raises(apac.InputError, match=r"images of 32 × 32 pixels do not fit into memory \(0 GB\); choose a"):
+        apac.train("cifar10-cnn", root, config=CONFIG)

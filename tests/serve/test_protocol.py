@@ -181,6 +181,7 @@ def test_an_upload_is_answered_for_people(server, seven):
             client.post("/classify", data={"a": "b"}),
             client.post("/classify?passes=many", files={"image": seven}),
             client.post("/classify?model=x", files={"image": seven}),
+            client.post("/classify?pases=3", files={"image": seven}),
             client.post("/classify", content=b"x", headers={"content-type": "multipart/form-data; boundary=a"}),
             client.get("/classify"),
         ]
@@ -189,9 +190,11 @@ def test_an_upload_is_answered_for_people(server, seven):
     assert len(answer["classes"]) == 2
     assert answer["plain"]["class"] == "7"
     assert "centered by mass" in answer["notes"]
-    assert (again["passes"], again["stopped"], again["settled"]) == (16, "fixed", False)
-    assert [response.status_code for response in refused] == [400, 400, 400, 404, 400, 405]
+    assert (again["passes"], again["stopped"], again["settled"]) == (16, "fixed", None)
+    assert [response.status_code for response in refused] == [400, 400, 400, 404, 400, 400, 405]
     assert all(list(response.json()) == ["error"] for response in refused)
+    known = "combine, error, limit, model, passes, seed, top_k"
+    assert refused[4].json()["error"] == f"there is no parameter 'pases'; use {known}."
     assert refused[1].json()["error"] == "body.image is missing or not valid; /openapi.json describes the requests."
 
 

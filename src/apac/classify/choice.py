@@ -149,7 +149,7 @@ class Choice:
                 f"({best}); the difference of {difference:.4f} ± {error:.4f}"
             )
             if difference <= 2 * error:
-                return f"Decide by plain prediction, which is as good here, {once}: {compared} may be chance."
+                return f"Decide by plain prediction, which may be as good here, {once}: {compared} may be chance."
             return (
                 f"Plain prediction is the better choice for this network: {compared} is more than chance. This may be "
                 f"because {WHY_PLAIN}."
@@ -161,8 +161,8 @@ class Choice:
         )
         if self.gain <= 2 * self.gain_error:
             return (
-                f"The choice is APAC with {paper}{chosen}, but plain prediction is as good here, {once}: {compared} "
-                f"may be chance."
+                f"The choice is APAC with {paper}{chosen}, but plain prediction may be as good here, {once}: "
+                f"{compared} may be chance."
             )
         return f"Decide by APAC with {paper}{chosen}: {compared} is more than chance."
 

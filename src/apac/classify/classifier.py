@@ -176,10 +176,11 @@ class Classifier:
         is_tensor = isinstance(images, Tensor)
         if not (is_tensor and images.ndim == 4 and images.is_floating_point() and images.shape[1:].numel()):
             got = f"{images.dtype} {tuple(images.shape)}" if is_tensor else type(images).__name__
-            raise InputError(
-                f"images must be a floating-point tensor of shape (N, C, H, W), got {got}; "
-                f"scale uint8 images as in training, for example with run.normalize(images)."
-            )
+            advice = "convert them with torch.as_tensor(images)"
+            if is_tensor:
+                advice = "scale uint8 images as in training, for example with run.normalize(images)"
+                advice = "pass one image as images[None]" if images.ndim == 3 else advice
+            raise InputError(f"images must be a floating-point tensor of shape (N, C, H, W), got {got}; {advice}.")
         if self.image_shape is not None and tuple(images.shape[1:]) != tuple(self.image_shape):
             raise InputError(
                 f"images must have the shape (N, {', '.join(map(str, self.image_shape))}), got {tuple(images.shape)}."

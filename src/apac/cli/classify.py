@@ -105,6 +105,11 @@ def classify(
         raise InputError("--parquet and --part-size belong to --out; give a folder by --out.")
     if out is not None and (as_json or csv is not None):
         raise InputError("--out writes parts; omit --json and --csv, and join the parts with apac merge.")
+    if csv is not None and csv.is_dir():
+        raise InputError(f"{csv} is a folder; give the name of a file by --csv.")
+    for path in images if out is None else ():
+        if (str(path)[:1] == "@" or str(path) == "-" or set("*?[") & set(str(path))) and not path.exists():
+            raise InputError(f"there is no file {path}; lists of files (@list, -) and patterns need --out.")
     rule: Rule | None = None if passes is None else FixedPasses(passes)
     if (error, limit) != (None, None):
         rule = certified(error, limit)
@@ -138,7 +143,7 @@ def classify(
     if as_json:
         print(json.dumps(records, indent=2))
     else:
-        if not plain:
+        if records and not plain:
             mention_choice(loaded, classifier)
         for record in records:
             print_record(record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from apac.cli.ranks import is_restart, process_group, rank_and_size, started_by_agent
@@ -56,7 +57,7 @@ def classify_files(
     unreadable = f", {done.unreadable:,} of them unreadable (see that column)" if done.unreadable else ""
     print(f"{of_rank}decided {done.decided:,} of {done.job.files.count:,} files{unreadable}.")
     if rank == 0:
-        print(f"All decisions are in {done.job.parts.folder}; join them with: apac merge {out} --csv FILE")
+        print(f"All decisions are in {done.job.parts.folder}; join them with: apac merge {quote(str(out))} --csv FILE")
 
 
 def _agreed(

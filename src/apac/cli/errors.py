@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 import re
 import signal
 import sys
@@ -26,7 +25,11 @@ NAMES = (
     "ema_decay|validation_fraction|normalization|size|fit|seed|on_unreadable|passes|error|limit|data|part_size"
 )
 FLAGS = re.compile(r"\b(resume|overwrite|whitened|freeze|stream)=True")
-VALUES = re.compile(rf'\b({NAMES})="?([^\s",;)]+)"?')
+# Advice, not a path or an object that is named: after one of these words, or as the subject of a sentence.
+VALUES = re.compile(
+    rf"""(?:(?<=with )|(?<=use )|(?<=omit )|(?<= \()|^(?=\S+ (?:is|leaves|holds out) ))"""
+    rf"""({NAMES})=['"]?([^\s'",;)]+)['"]?"""
+)
 FIELDS = re.compile(r"\bthe (\w+) of an? (?:TrainConfig|Certified|FixedPasses)\b")
 SUBJECTS = re.compile(rf"^({NAMES})(?= must be )")
 # Clauses in library messages that mean nothing to the command line.
@@ -78,8 +81,6 @@ def handle_errors(command: Callable[..., None]) -> Callable[..., None]:
             _exit(sentence, INTERRUPTED, agreed=isinstance(error, KeyboardInterrupt) or error.agreed)
         except ApacError as error:
             _exit(in_options(str(error)), BAD_INPUT, agreed=error.agreed)
-        except BrokenPipeError:
-            raise  # the output pipe was closed, for example by `head`; `run_app` exits quietly
         except OSError as error:
             _exit(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.", BAD_INPUT)
 
@@ -96,10 +97,33 @@ def _exit(sentence: str, status: int, *, agreed: bool = False) -> NoReturn:
     raise typer.Exit(status)
 
 
+class _Output(io.FileIO):
+    """An output of the process. Once its reader has left, as `head` does, the rest is dropped and the work goes on."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def _finish_without_readers() -> None:
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__") and isinstance(stream, io.TextIOWrapper):
+            stream.flush()
+            output = _Output(stream.fileno(), "wb", closefd=False)
+            # A name in a file may have characters that the terminal has not.
+            lines = stream.line_buffering
+            text = io.TextIOWrapper(
+                io.BufferedWriter(output), stream.encoding, "backslashreplace", line_buffering=lines
+            )
+            setattr(sys, name, text)
+
+
 def run_app(app: typer.Typer) -> None:
     """Run the command line, and print usage errors on one line instead of in a box."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a name in a file may have characters that the terminal has not
-        sys.stdout.reconfigure(errors="backslashreplace")
+    _finish_without_readers()
     remember_interrupts()
     try:
         status = app(prog_name="apac", standalone_mode=False)
@@ -111,10 +135,6 @@ def run_app(app: typer.Typer) -> None:
     except KeyboardInterrupt:  # outside of a command, for example during an import
         print_error("interrupted.")
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # Otherwise Python reports the closed pipe when it flushes the output at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except Exception as error:
         # typer has no public base class for usage errors; they are recognized by these two attributes.
         context, message = getattr(error, "ctx", None), getattr(error, "format_message", None)

@@ -123,13 +123,12 @@ def _fixed(files: EvaluationFiles, run: Run, passes: tuple[int, ...], seed: int,
     from apac.evaluation.by_class import Predictions
     from apac.evaluation.fixed import evaluate as measure
     from apac.evaluation.reliability import measure_each, store, temperatures
-    from apac.runs.folder import scores_path
 
     if (reason := _no_deformation(run)) is not None:
         passes = ()
         if group.first:
             print(reason)
-    scores = scores_path(files.run)
+    scores = files.scores
     with show_progress() as shown, resumable(scores):
         progress = on_first_rank(shown)
         tested, folder = group.together(lambda: files.load(run, "evaluation.json", progress))

@@ -38,7 +38,6 @@ def certified_evaluation(
     from apac.evaluation.reliability import store
     from apac.evaluation.score_cache import ScoreCache
     from apac.reporting import tables
-    from apac.runs.folder import scores_path
     from apac.runs.storage import write_json
 
     if run.deformation == Compose() or (run.choice is not None and not run.choice.strength):
@@ -76,9 +75,9 @@ def certified_evaluation(
         store(files.out or files.run, measured.reliability)
     if against is None:
         return
-    with show_progress() as shown, resumable(scores_path(files.run)):
+    with show_progress() as shown, resumable(files.scores):
         progress = _named(on_first_rank(shown), f"deciding with {against:,} passes")
-        cache = ScoreCache(classifier, images, against, scores_path(files.run))
+        cache = ScoreCache(classifier, images, against, files.scores)
         scores = cache.get(against, progress=progress)
     agreement = compare(result.decision, scores, labels, cache.seconds)
     if not kept:

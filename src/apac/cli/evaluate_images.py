@@ -35,6 +35,13 @@ class EvaluationFiles:
     overwrite: bool
     paper_rule: bool
 
+    @property
+    def scores(self) -> Path:
+        """The folder for the scores of passes: in the run; for a shipped network, in `out` if it is given."""
+        from apac.runs.folder import holds_run, scores_path
+
+        return scores_path(self.run if self.out is None or holds_run(self.run) else self.out)
+
     def load(self, run: Run, name: str, progress: Progress) -> tuple[LabeledImages, Path]:
         """Return the images, and the folder for the results, in which the file `name` describes them."""
         from apac.evaluation.stored import check_data

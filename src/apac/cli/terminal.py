@@ -88,12 +88,15 @@ class Lines:
 def print_table(table: Table) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
+    from rich.text import Text
 
-    rich_table = RichTable(title=table.title, title_justify="left")
+    rich_table = RichTable(title=Text(table.title), title_justify="left")  # brackets in names are no markup
     for number, name in enumerate(table.columns):
-        rich_table.add_column(name, justify="right" if any(row[number][:1].isdigit() for row in table.rows) else "left")
+        rich_table.add_column(
+            Text(name), justify="right" if any(row[number][:1].isdigit() for row in table.rows) else "left"
+        )
     for row in table.rows:
-        rich_table.add_row(*row)
+        rich_table.add_row(*map(Text, row))
     Console().print(rich_table)
 
 

@@ -147,8 +147,8 @@ def train(
 
     Example:  apac train --data photos --size 96 --out runs/photos
 
-    A folder has one subfolder of images per class. A fifth of each class is held out for apac evaluate, unless the
-    folder is divided into train and test.
+    A folder has one subfolder of images per class. About a fifth of each class is held out for apac evaluate, unless
+    the folder is divided into train and test.
 
     Ctrl-C saves a checkpoint:  apac train --resume --out runs/cnn  continues with the same result.
 

@@ -100,7 +100,7 @@ def _split(summary: TrainingSummary) -> str:
         text += f", {counts['test']:,} to test on"
         if summary.folder is not None:
             test_folder = summary.folder.files.test_folder
-            text += " (a fifth of each class)" if test_folder is None else f" (the folder {test_folder.name})"
+            text += " (about a fifth, by file name)" if test_folder is None else f" (the folder {test_folder.name})"
     return text
 
 

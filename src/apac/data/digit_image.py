@@ -31,7 +31,7 @@ def as_mnist(gray: Gray, *, path: str, size: tuple[int, int]) -> tuple[NDArray[n
     noise = 1.4826 * float(np.median(np.abs(border)))  # the standard deviation, if the noise is Gaussian
     lighter, darker = _extreme(gray - background), _extreme(background - gray)
     if max(lighter, darker) < max(FAINTEST, NOISE * noise):
-        raise InputError(f"{path} is blank: nothing differs from the background; give an image that shows a digit.")
+        raise InputError(f"{path} shows no digit: nothing stands out from the background; give an image of one digit.")
 
     dark_ink = darker > lighter
     if gray.shape == (SIDE, SIDE) and not dark_ink and np.median(_border(gray)) < FAINTEST:

@@ -194,7 +194,14 @@ def read_files(
     digit: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the images (N, C, H, W) uint8 and which of them could be read, (N,)."""
-    images = torch.zeros(len(paths), *image_shape, dtype=torch.uint8)
+    try:
+        images = torch.zeros(len(paths), *image_shape, dtype=torch.uint8)
+    except RuntimeError as error:
+        size = len(paths) * torch.Size(image_shape).numel() / 1e9
+        raise InputError(
+            f"{len(paths):,} images of {' × '.join(map(str, image_shape[1:]))} pixels do not fit into memory "
+            f"({size:.0f} GB); choose a smaller size, or decode them for every batch (stream=True)."
+        ) from error
     read = torch.ones(len(paths), dtype=torch.bool)
     for index, item in enumerate(decoded_files(paths, image_shape, fit, on_unreadable, progress, digit=digit)):
         if item is None:

@@ -71,7 +71,7 @@ def find_files(folder: Path) -> FolderFiles:
     if not test_folders:
         raise InputError(
             f"{train_folder} has subfolders, but {folder} has no test folder ({', '.join(TEST_NAMES)}); add one, or "
-            f"give {train_folder} itself, of which a fifth is held out for testing."
+            f"give {train_folder} itself, of which about a fifth is held out for testing."
         )
     test_folder = test_folders[0]
     train, test = (_by_class(path, _subfolders(path, skipped), skipped) for path in (train_folder, test_folder))
@@ -174,8 +174,8 @@ def _count_images(folder: Path) -> int:
 def _split(folder: Path, by_class: Files) -> tuple[Files, Files]:
     """Hold out about a fifth of each class for testing, chosen by a hash of the file name.
 
-    A file stays in its part when other files are added or removed. A class with two or more files has at least one file
-    in each part.
+    A file stays in its part when other files are added or removed, unless its class has so few that none, or all of
+    them, would be chosen: a class with two or more files has at least one file in each part.
     """
     train, test = {}, {}
     for name, files in by_class.items():

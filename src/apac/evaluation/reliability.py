@@ -158,8 +158,11 @@ def digest(deformation: Deformation) -> str:
 
 
 def store(folder: Path, measured: Iterable[Reliability]) -> Path:
-    """Write what was measured to the folder; what is stored there about other rules stays. Return the path."""
-    new = {_key(part): part for part in measured}
+    """Write what was measured to the folder; what is stored there about other rules stays. Return the path.
+
+    Fewer images than a group needs tell nothing, and are not stored.
+    """
+    new = {_key(part): part for part in measured if sum(part.images) >= MIN_IMAGES}
     with locked(folder):  # two evaluations may end at the same time
         kept = {_key(part): part for part in _read(folder)} | new
         write_json(folder / FILE, {"reliability": [asdict(part) for part in kept.values()]})

@@ -184,7 +184,7 @@ def choose(
         seed,
         *_mean_and_error(plain - losses[chosen.strength, chosen.combine]),
         tuple(candidates.values()),
-        (*measured.notes, *_missing(labels, classes or range(final[0.0, "product"].shape[1])), *_few(plain, tolerance)),
+        (*measured.notes, *_missing(labels, classes or range(final[0.0, "product"].shape[1])), *_few(plain)),
     )
 
 
@@ -244,10 +244,9 @@ def _missing(labels: Tensor, classes: Sequence[object]) -> Iterable[str]:
         yield f"{len(missing)} of {len(classes)} classes have no images here ({named}), so nothing is known about them."
 
 
-def _few(plain: Tensor, tolerance: float) -> Iterable[str]:
+def _few(plain: Tensor) -> Iterable[str]:
     if len(plain) < FEW_IMAGES:
-        meaning = "only large differences lead away from the paper's rule" if tolerance else "the choice may be chance"
         yield (
             f"{len(plain)} images are few: the negative log-likelihood of the plain prediction is known to ± "
-            f"{_mean_and_error(plain)[1]:.3f}, so {meaning}."
+            f"{_mean_and_error(plain)[1]:.3f}, and the choice may be chance."
         )

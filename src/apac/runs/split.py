@@ -56,6 +56,8 @@ def split_images(dataset: Dataset, config: TrainConfig) -> Split:
     missing = sorted(set(range(len(dataset.classes))) - set(labels[rest].tolist()))
     if missing:
         name = dataset.classes[missing[0]]
+        if not (labels == missing[0]).any():
+            raise InputError(f"there is no image of class {name!r}; add some, or number the classes without it.")
         raise InputError(f"no image of class {name!r} is left to train on; add some, or use validation_fraction=0.")
     return Split(
         take(images, rest),

@@ -14,6 +14,7 @@ from apac.classify.decision import Decision
 from apac.classify.pass_parameters import sample_shared
 from apac.classify.session import Settings, Update
 from apac.data.base import scale_pixels
+from apac.evaluation.records import SETTLED
 from apac.serve.model import Model
 from apac.serve.pictures import png
 from apac.serve.protocol import flat
@@ -77,7 +78,7 @@ def describe(
         "model": model.name,
         "label": label,
         "class": classes[label] if label >= 0 else None,
-        "settled": decision.stopped == ("certified",),
+        "settled": SETTLED.get(decision.stopped[0]),
         "stopped": decision.stopped[0],
         "passes": int(decision.passes),
         "combine": decision.combine,

@@ -39,6 +39,7 @@ from apac.serve.services import Services
 
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorResponse}, 503: {"model": ErrorResponse}}
 JSON_BODY = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}}}}
+QUERY = {"model", *Parameters.model_fields}  # of /classify
 EVENTS = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
 
@@ -144,6 +145,8 @@ def add_upload(app: FastAPI, services: Services, static: Path) -> None:
         top_k: Annotated[int | None, Query()] = None,
     ) -> Response:
         """Classify an image file. With `Accept: text/event-stream`, the response shows the decision being made."""
+        if unknown := set(request.query_params) - QUERY:
+            raise bad_request(f"there is no parameter {min(unknown)[:100]!r}; use {', '.join(sorted(QUERY))}.")
         chosen = services.model(next(iter(services.models)) if model is None else model)
         if not chosen.takes_pictures:
             raise bad_request("this model takes no image files; send FP32 images to its infer route.")

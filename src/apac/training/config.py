@@ -6,6 +6,7 @@ import os
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from apac import limits
 from apac.errors import InputError
 from apac.validation import quoted, validate_integer, validate_number, validate_positive
 
@@ -73,7 +74,7 @@ class TrainConfig:
             if getattr(self, name) is not None or name != "warmup":
                 validate_number(self, name, minimum=0, below=1)
         if self.size is not None:
-            validate_integer(self, "size", minimum=1)
+            validate_integer(self, "size", minimum=1, maximum=limits.SIDE)
         if self.weights is not None:
             object.__setattr__(self, "weights", os.path.abspath(os.path.expanduser(self.weights)))
         for name, choices in (

@@ -17,6 +17,7 @@ from apac.adapters.transforms.trial import (
     SeedAll,
     Shape,
     equal,
+    moves_values,
     needs_pixels,
     results_alone,
     why_not_in_batches,
@@ -45,6 +46,7 @@ class Plan:
 
     output_shape: Shape
     in_batches: bool  # images that share a draw share a call
+    normalizes: bool  # the random part changes values as a normalization does
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,6 +67,7 @@ class SeededTransform(Deformation):
     transform: ImageTransform
     after: ImageTransform | None  # deterministic
     _plans: dict[Shape, Plan] = field(init=False, default_factory=dict)
+    _warned: list[bool] = field(init=False, default_factory=list)  # of a normalization, once
 
     @property
     def name(self) -> str:
@@ -161,6 +164,8 @@ class SeededTransform(Deformation):
             plan = self._plan(images, seed_all)
             run = pipeline.run if plan.in_batches else pipeline.run_one_by_one
             result = run(images, pipeline.deterministic)
+        if plan.normalizes:
+            self._warn_of_normalization()
         shape = tuple(result.shape[1:])
         if shape != plan.output_shape:
             raise InputError(
@@ -168,6 +173,15 @@ class SeededTransform(Deformation):
                 f"part, for the plain prediction, into {shape}; pass after=... with a resize or a crop of fixed size."
             )
         return result
+
+    def _warn_of_normalization(self) -> None:
+        if not self._warned:
+            self._warned.append(True)
+            logging.getLogger("apac").warning(
+                "%s changes the values of every image, as a normalization does, and the plain prediction is without "
+                "it, which makes APAC look better than it is: pass the normalization as after=... or before=...",
+                self.name,
+            )
 
     def _plan(self, images: Tensor, seed_all: SeedAll) -> Plan:
         """Return how to transform images of this shape. The first call tries the transform."""
@@ -181,7 +195,8 @@ class SeededTransform(Deformation):
                 in_batches = reason is None
                 if reason and all(plan.in_batches for plan in self._plans.values()):  # one notice for all shapes
                     logging.getLogger("apac").warning("%s runs image by image, which is slow: %s.", self.name, reason)
-            self._plans[shape] = Plan(tuple(alone[0].shape), in_batches)
+            plain = self._pipeline.run(trial[0], self._pipeline.deterministic)
+            self._plans[shape] = Plan(tuple(alone[0].shape), in_batches, moves_values(alone, plain))
         return self._plans[shape]
 
     def to_json(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ PIXEL_SEEDS = 128  # until it clamps: one that is applied with a probability of 
 # The same image alone and in a batch may differ by this much, a fortieth of a gray level of 8 bits: libraries compute
 # coordinates by batched matrix products, whose rounding depends on the size of the batch.
 BATCH_ROUNDING = 1e-4
+OUTSIDE, MOVED = 0.1, 0.15  # of pixels in 0 … 1: how far a normalization takes values out of it, and their mean
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,16 @@ def why_not_in_batches(pipeline: Pipeline, images: Tensor, alone: list[Tensor], 
         if not all(_close(a, b) for a, b in pairs):
             return "in a batch, an image is transformed in another way than alone"
     return None
+
+
+def moves_values(alone: Sequence[Tensor], undeformed: Tensor) -> bool:
+    """Return whether the results have other values than an image in 0 … 1, as after a normalization, for every seed.
+
+    Noise leaves 0 … 1, too, but keeps the mean; a random brightness moves it in both directions.
+    """
+    moves = [float(result.mean() - undeformed.mean()) for result in alone]
+    outside = all(result.min() < -OUTSIDE or result.max() > 1 + OUTSIDE for result in alone)
+    return outside and (min(moves) > MOVED or max(moves) < -MOVED)
 
 
 def equal(a: Tensor, b: Tensor) -> bool:

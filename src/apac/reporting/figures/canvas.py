@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -89,5 +90,7 @@ def png(figure: Figure) -> bytes:
     """Render a figure as PNG."""
     FigureCanvasAgg(figure)
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.08)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # drawn as a box
+        figure.savefig(file, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.08)
     return file.getvalue()
