@@ -58,8 +58,7 @@ class Deformation(ABC):
     def apply(self, images: Tensor, parameters: Any) -> Tensor:
         """Deform images (N, C, H, W) with N parameters, one per image, or with one shared by all images.
 
-        A pure function: the output depends only on the arguments, which are not modified. The output may be the input
-        tensor itself if nothing changes.
+        A pure function: the output depends only on the arguments, which are not modified. It may be the input itself.
         """
 
     def bind(self, images: Tensor, parameters: Any, repeats: int = 1) -> Callable[[Tensor], Tensor]:
@@ -219,10 +218,8 @@ class Deformation(ABC):
 def prepare(images: Tensor, parameters: Tree) -> Tree:
     """Check the arguments of `apply` and move the parameters to the device of the images."""
     if images.ndim != 4 or not images.is_floating_point() or not images.shape[1:].numel():
-        raise InputError(
-            f"images must be a floating-point tensor of shape (N, C, H, W), got {images.dtype} of shape "
-            f"{tuple(images.shape)}."
-        )
+        got = f"{images.dtype} {tuple(images.shape)}"
+        raise InputError(f"images must be a floating-point tensor of shape (N, C, H, W), got {got}.")
     n = trees.size(parameters)
     if n not in (1, images.shape[0]):
         raise InputError(f"{len(images)} images need {len(images)} parameters, or 1 for all of them, got {n}.")

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 import apac.adapters.transforms.libraries  # noqa: F401  (Deformation.from_json finds the classes that are imported)
+from apac.data import NAMES
 from apac.deform.base import Deformation
 from apac.errors import InputError, StorageError
 from apac.runs.storage import Shapes, read_json, read_tensors, write_json, write_tensors
@@ -80,6 +81,10 @@ def check_free(folder: Path, settings: RunSettings, *, resume: bool, overwrite: 
         raise InputError("choose resume=True to continue a run or overwrite=True to replace it, not both.")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; a run needs a folder.")
+    if settings.data is not None and settings.data not in NAMES:
+        images = Path(settings.data).resolve()
+        if images.is_dir() and folder.resolve().is_relative_to(images):
+            raise InputError(f"{folder} is in the folder of the images; choose another folder for the run.")
     if not holds_run(folder) or overwrite:
         return
     if not resume:

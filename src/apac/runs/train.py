@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from apac import models
-from apac.data import NAMES
 from apac.data.base import Dataset, scale_pixels
 from apac.data.image_file import without_warnings
 from apac.data.items import DatasetImages, lost_workers_named
@@ -22,7 +21,6 @@ from apac.data.zca import Whitening
 from apac.deform.base import Deformation
 from apac.distributed.ranks.gradients import GradientSum
 from apac.distributed.ranks.group import Group
-from apac.errors import InputError
 from apac.progress import Progress, no_progress
 from apac.runs import folder as run_folder
 from apac.runs import provenance
@@ -155,10 +153,6 @@ def _complete(folder: Path | None, settings: RunSettings, *, resume: bool, overw
     """Return the folder if it holds the complete run to resume. Raise InputError if it must not be used."""
     if folder is None:
         return None
-    if settings.data is not None and settings.data not in NAMES:
-        images = Path(settings.data).resolve()
-        if images.is_dir() and folder.resolve().is_relative_to(images):
-            raise InputError(f"{folder} is in the folder of the images; choose another folder for the run.")
     run_folder.check_free(folder, settings, resume=resume, overwrite=overwrite)
     return folder if resume and run_folder.is_complete(folder) else None
 
