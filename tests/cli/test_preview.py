@@ -98,3 +98,8 @@ def test_a_run_whose_folder_was_moved_asks_for_files(tmp_path):
     apac.train("resnet", root, config=config, out=tmp_path / "run")
     root.rename(tmp_path / "moved")
     assert "give image files after the run" in refusal("preview", tmp_path / "run")
+
+
+def test_a_missing_source_is_named_with_what_may_stand_there(tmp_path):
+    expected = "nosuch; give a run, a folder of images by class, or image files."
+    assert expected in refusal("preview", tmp_path / "nosuch")

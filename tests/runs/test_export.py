@@ -98,6 +98,8 @@ def test_an_existing_file_is_replaced_only_on_request(tmp_path):
     assert path.stat().st_size > 1000
     with pytest.raises(apac.InputError, match=r"is a folder; give the path of an \.onnx file"):
         run.export(tmp_path)
+    with pytest.raises(apac.InputError, match=r"the name of an ONNX file ends in \.onnx, got .*model\.pt"):
+        run.export(tmp_path / "model.pt")
 
 
 class Undecided(nn.Module):

@@ -32,6 +32,8 @@ def export(run: Run, path: str | os.PathLike[str], *, whitened: bool = False, ov
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the path of an .onnx file.")
+    if path.suffix.lower() != ".onnx":
+        raise InputError(f"the name of an ONNX file ends in .onnx, got {path}; choose another one.")
     if path.exists() and not overwrite:
         raise InputError(f"{path} already exists; replace it with overwrite=True, or choose another file.")
     if whitened and not isinstance(run.normalization, Whitening):
