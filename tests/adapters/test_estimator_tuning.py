@@ -100,7 +100,7 @@ def test_the_note_on_few_samples_does_not_promise_the_papers_rule(blobs):
     X, y = blobs
     (note,) = quick(tune=True, epochs=1, rule=apac.FixedPasses(1)).fit(X, y).choice_.notes
     assert note.startswith("120 images are few")
-    assert note.endswith("so the choice may be chance.")
+    assert note.endswith("and the choice may be chance.")
 
 
 def test_an_exhaustive_rule_is_tuned():

@@ -168,7 +168,7 @@ def test_the_papers_values_are_stored_where_none_are_given(small):
         ({"data": (torch.zeros(4, *SHAPE), torch.zeros(4))}, "labels must be 4 integers"),
         ({"data": (torch.zeros(4, *SHAPE), torch.zeros(4, dtype=torch.long))}, "for K ≥ 2 classes"),
         ({"data": (torch.zeros(4, *SHAPE) / 0, torch.arange(4) % 2)}, "must be finite"),
-        ({"data": (torch.zeros(4, *SHAPE), torch.tensor([0, 0, 2, 2]))}, "no image of class '1' is left to train on"),
+        ({"data": (torch.zeros(4, *SHAPE), torch.tensor([0, 0, 2, 2]))}, "there is no image of class '1'; add some"),
         ({"data": (torch.zeros(2, *SHAPE), ["a", "b"])}, "labels must be integers, one per image, got a list"),
         ({"data": {"a": 1}}, "item 0 of the dataset is not a pair"),
         ({"data": [1, 2, 3]}, "item 0 of the dataset is not a pair"),

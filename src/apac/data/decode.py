@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import IO, Any
 
 import numpy as np
@@ -96,15 +97,32 @@ def _reduced(name: str, picture: Image.Image, factor: int) -> Image.Image:
     return result
 
 
-@contextmanager
-def silent_libtiff() -> Iterator[None]:
-    """Keep the library that Pillow loads from printing what is wrong with a file, which the error says already."""
-    previous = [(set_handler, set_handler(None)) for set_handler in _libtiff_set_handler()]
-    try:
-        yield
-    finally:
-        for set_handler, handler in previous:
-            set_handler(handler)
+class _SilentLibtiff:
+    """Keeps the library that Pillow loads from printing what is wrong with a file, which the error says already.
+
+    The handler of its errors belongs to the process: the first that enters removes it, and the last that leaves
+    restores it.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._entered = Lock(), 0
+        self._handlers: list[int | None] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._entered += 1
+            if self._entered == 1:
+                self._handlers = [set_handler(None) for set_handler in _libtiff_set_handler()]
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._entered -= 1
+            if not self._entered:
+                for set_handler, handler in zip(_libtiff_set_handler(), self._handlers, strict=True):
+                    set_handler(handler)
+
+
+silent_libtiff = _SilentLibtiff()
 
 
 @cache

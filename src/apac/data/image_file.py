@@ -63,7 +63,7 @@ def without_warnings() -> Iterator[None]:
 
     They are settings of the process, so this is entered in one thread, around those that read files.
     """
-    with warnings.catch_warnings(), silent_libtiff():
+    with warnings.catch_warnings(), silent_libtiff:
         warnings.simplefilter("ignore")
         yield
 

@@ -105,7 +105,7 @@ class BettingState:
         exceeds = (difference < -self.clip) & self.alive
         difference = difference.clamp(-self.clip, MAX_GAIN * self.clip)
         stakes = STAKES / self.clip
-        at_once = max(1, IN_CACHE // difference[:, 0].numel())  # images
+        at_once = max(1, IN_CACHE // (len(values) * values.shape[2]))  # images
         gains = [(1 + stakes * part[..., None]).prod(dim=0).log() for part in difference.split(at_once, dim=1)]
         log_wealth = self.log_wealth + torch.cat(gains)
         total = (SHARES.log() + log_wealth).logsumexp(dim=2)  # (n, K)
