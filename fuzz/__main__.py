@@ -1,7 +1,7 @@
 """Run every fuzzer for a time: python -m fuzz SECONDS [FUZZER...]. Findings are stored in fuzz/found.
 
 The seconds are of the processor, so that a busy machine does not shorten the work. With --log FOLDER, each fuzzer adds
-a line to a file of its own, and its total is printed.
+a line to a file of its own, and its total is printed. Ctrl-C (or SIGTERM) ends the work; what was done is counted.
 """
 
 from __future__ import annotations
@@ -62,8 +62,11 @@ def main() -> None:
     if unknown := set(options.names) - set(FUZZERS):
         parser.error(f"there is no fuzzer {min(unknown)}; choose among {', '.join(FUZZERS)}")
     found = 0
+    ended: list[int] = []
     for name in options.names:
-        work = in_a_process(name, options.seconds)
+        if ended:
+            break
+        work = in_a_process(name, options.seconds, ended)
         print(f"{name}: {work}", flush=True)
         if options.log is not None:
             print(f"{name}, in all: {add_to_log(options.log, name, work)}", flush=True)
@@ -71,8 +74,8 @@ def main() -> None:
     sys.exit(1 if found else 0)
 
 
-def in_a_process(name: str, seconds: float) -> Work:
-    """Run a fuzzer in a process of its own: an input that ends it is a finding, too."""
+def in_a_process(name: str, seconds: float, ended: list[int]) -> Work:
+    """Run a fuzzer in a process of its own: an input that ends it is a finding, too. Signals are added to `ended`."""
     with ExitStack() as stack:
         shared = stack.enter_context(mmap.mmap(-1, LARGEST + 4096))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None)))
@@ -85,6 +88,13 @@ def in_a_process(name: str, seconds: float) -> Work:
                 status = 0
             finally:
                 os._exit(status)
+
+        def end(number: int, frame: object) -> None:
+            ended.append(number)
+            os.kill(child, signal.SIGTERM)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, end)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status == 0:
             return Work(**json.loads((folder / "work").read_text()))
@@ -105,10 +115,13 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> Work:
     for target in targets:
         for seed in target.seeds:
             failure(target, seed)  # compiles kernels and imports modules
+    ended: list[int] = []
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, lambda number, frame: ended.append(number))
     work, random = Work(), Random(time.time_ns())
     begin, first, peak = time.process_time(), _peak(), _peak()
     started = begin
-    while started - begin < seconds:
+    while started - begin < seconds and not ended:
         number = random.randrange(len(targets))
         target = targets[number]
         data = target.mutate(random.choice(target.seeds), random)[:LARGEST]
