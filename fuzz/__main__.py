@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -30,6 +30,7 @@ from fuzz.targets import FUZZERS, build
 ADDRESSES = 6 << 30  # bytes of address space; an allocation by a number of a file fails
 MEMORY = 600  # MB that an input may take
 SECONDS = 5.0  # that an input may take
+ENDING = (signal.SIGINT, signal.SIGTERM)
 SLOW = 0.5  # seconds after which an input is measured again
 HANG = 60.0  # seconds after which an input is given up
 LARGEST = 64 << 20  # bytes of an input
@@ -80,6 +81,8 @@ def in_a_process(name: str, seconds: float, ended: list[int]) -> Work:
         shared = stack.enter_context(mmap.mmap(-1, LARGEST + 4096))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None)))
         work = Work()
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)  # until either process has a handler
         child = os.fork()
         if child == 0:
             status = 1
@@ -91,9 +94,10 @@ def in_a_process(name: str, seconds: float, ended: list[int]) -> Work:
 
         def end(number: int, frame: object) -> None:
             ended.append(number)
-            os.kill(child, signal.SIGTERM)
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM)
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ENDING:
             signal.signal(number, end)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status == 0:
@@ -108,6 +112,9 @@ def in_a_process(name: str, seconds: float, ended: list[int]) -> Work:
 
 
 def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> Work:
+    ended: list[int] = []
+    for ending in ENDING:
+        signal.signal(ending, lambda number, frame: ended.append(number))
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)  # of files that are read with a remark
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
@@ -115,9 +122,6 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> Work:
     for target in targets:
         for seed in target.seeds:
             failure(target, seed)  # compiles kernels and imports modules
-    ended: list[int] = []
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, lambda number, frame: ended.append(number))
     work, random = Work(), Random(time.time_ns())
     begin, first, peak = time.process_time(), _peak(), _peak()
     started = begin

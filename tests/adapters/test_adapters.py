@@ -425,7 +425,14 @@ def test_a_normalization_in_the_random_part_is_noticed(step, warned, random, cap
     ] * warned
 
 
-def test_a_normalization_after_the_random_part_is_right(random, caplog):
-    u = apac.from_callable(Random(lambda image: image), after=lambda image: (image - 0.5) / 0.5)
+def erased(image: Tensor) -> Tensor:
+    image = image.clone()
+    image[:, :8, :8] = 0
+    return image
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_normalization_outside_of_the_random_part_is_right(place, random, caplog):
+    u = apac.from_callable(Random(erased), **{place: lambda image: (image - 0.45) / 0.225})
     u.preprocess(torch.rand(4, 3, 16, 16, generator=random))
     assert not caplog.records

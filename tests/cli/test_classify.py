@@ -175,6 +175,21 @@ def test_a_closed_pipe_does_not_keep_results_from_being_written(run, digit, tmp_
     assert out.read_text().startswith("image,")
 
 
+def test_without_an_output_the_work_is_done(run, digit, tmp_path):
+    out = tmp_path / "decisions.csv"
+    command = [sys.executable, "-m", "apac", "classify", str(run), str(digit[0]), "--passes", "1", "--csv", str(out)]
+    subprocess.run(f"{shlex.join(command)} >&- 2>&-", shell=True, check=True)
+    assert out.exists()
+
+
+def test_lines_are_written_at_once_if_python_does_not_buffer(tmp_path):
+    script = "import os, typer; from apac.cli import errors; app = typer.Typer()\n"
+    script += "@app.command()\ndef say():\n    print('said')\n    os._exit(0)\nerrors.run_app(app)"
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "said\n"
+
+
 @pytest.mark.parametrize("name", ["@list.txt", "*.png", "-"])
 def test_lists_and_patterns_need_an_output_folder(name, run):
     assert "lists of files (@list, -) and patterns need --out" in refusal("classify", run, name)

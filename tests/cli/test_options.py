@@ -94,6 +94,8 @@ def test_a_defect_is_not_hidden():
         ("it held out no images (validation_fraction=0).", "it held out no images (--validation-fraction 0)."),
         ("runs/size=32 holds no run.", "runs/size=32 holds no run."),
         ("size=32 holds no run.", "size=32 holds no run."),
+        ("size=32 is a file; a run needs a folder.", "size=32 is a file; a run needs a folder."),
+        ("size=32 is for the images of a folder.", "--size 32 is for the images of a folder."),
         ("there is no file seed=3.png.", "there is no file seed=3.png."),
         ("its rule is FixedPasses(passes=4).", "its rule is FixedPasses(passes=4)."),
         ("Homography(std=0.1) with epsilon=1 is unchanged.", "Homography(std=0.1) with epsilon=1 is unchanged."),

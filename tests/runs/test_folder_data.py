@@ -119,5 +119,5 @@ def test_images_that_do_not_fit_into_memory_are_refused(tmp_path, monkeypatch):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setattr("apac.data.folder.torch.zeros", fail)
-    with pytest.raises(apac.InputError, match=r"images of 32 × 32 pixels do not fit into memory \(0 GB\); choose a"):
+    with pytest.raises(apac.InputError, match=r"images of 32 × 32 pixels do not fit into memory \(0 GB\); use fewer"):
         apac.train("cifar10-cnn", root, config=CONFIG)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import re
 import signal
 import sys
@@ -27,7 +28,7 @@ NAMES = (
 FLAGS = re.compile(r"\b(resume|overwrite|whitened|freeze|stream)=True")
 # Advice, not a path or an object that is named: after one of these words, or as the subject of a sentence.
 VALUES = re.compile(
-    rf"""(?:(?<=with )|(?<=use )|(?<=omit )|(?<= \()|^(?=\S+ (?:is|leaves|holds out) ))"""
+    rf"""(?:(?<=with )|(?<=use )|(?<=omit )|(?<= \()|^(?=\S+ (?:is for|is supported|leaves|holds out) ))"""
     rf"""({NAMES})=['"]?([^\s'",;)]+)['"]?"""
 )
 FIELDS = re.compile(r"\bthe (\w+) of an? (?:TrainConfig|Certified|FixedPasses)\b")
@@ -110,11 +111,13 @@ class _Output(io.FileIO):
 def _finish_without_readers() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is getattr(sys, f"__{name}__") and isinstance(stream, io.TextIOWrapper):
+        if stream is None:  # closed before the start
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (open until the end)
+        elif stream is getattr(sys, f"__{name}__") and isinstance(stream, io.TextIOWrapper):
             stream.flush()
             output = _Output(stream.fileno(), "wb", closefd=False)
             # A name in a file may have characters that the terminal has not.
-            lines = stream.line_buffering
+            lines = stream.line_buffering or stream.write_through  # PYTHONUNBUFFERED sets the second
             text = io.TextIOWrapper(
                 io.BufferedWriter(output), stream.encoding, "backslashreplace", line_buffering=lines
             )

@@ -200,7 +200,7 @@ def read_files(
         size = len(paths) * torch.Size(image_shape).numel() / 1e9
         raise InputError(
             f"{len(paths):,} images of {' × '.join(map(str, image_shape[1:]))} pixels do not fit into memory "
-            f"({size:.0f} GB); choose a smaller size, or decode them for every batch (stream=True)."
+            f"({size:.0f} GB); use fewer or smaller ones, or train with stream=True."
         ) from error
     read = torch.ones(len(paths), dtype=torch.bool)
     for index, item in enumerate(decoded_files(paths, image_shape, fit, on_unreadable, progress, digit=digit)):

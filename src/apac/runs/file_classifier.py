@@ -84,10 +84,14 @@ class FileClassifier:
             batch = files[start : start + size]
             read = read_images(batch, self.image_shape, fit=self.fit, digits=self.digits, max_pixels=self.max_pixels)
             report = progress if len(files) <= size else _of_files(progress, start, len(batch), len(files))
-            decisions.append(deciding.decide(read.images, progress=report))
+            unreadable |= read.unreadable
             readable += read.paths
             notes += read.notes
-            unreadable |= read.unreadable
+            is_last = start + size >= len(files)
+            if len(read.images) or (is_last and not decisions):
+                decisions.append(deciding.decide(read.images, progress=report))
+            elif is_last:
+                report("deciding", 1, 1)
         decision = Decision.concatenate(decisions)
         return ClassifiedImages(
             tuple(readable), decision, self.classes, tuple(notes), unreadable, plain=self.plain is not None

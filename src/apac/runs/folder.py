@@ -81,7 +81,7 @@ def check_free(folder: Path, settings: RunSettings, *, resume: bool, overwrite: 
         raise InputError("choose resume=True to continue a run or overwrite=True to replace it, not both.")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; a run needs a folder.")
-    if settings.data is not None and settings.data not in NAMES:
+    if settings.data is not None and settings.data not in NAMES and not holds_run(folder):
         images = Path(settings.data).resolve()
         if images.is_dir() and folder.resolve().is_relative_to(images):
             raise InputError(f"{folder} is in the folder of the images; choose another folder for the run.")

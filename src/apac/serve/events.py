@@ -43,7 +43,7 @@ class Classified(BaseModel):
     model: str
     label: int
     class_: str | None = Field(alias="class")
-    settled: bool
+    settled: bool | None  # None for a fixed number of passes
     stopped: str
     passes: int
     combine: str

@@ -195,8 +195,8 @@ class SeededTransform(Deformation):
                 in_batches = reason is None
                 if reason and all(plan.in_batches for plan in self._plans.values()):  # one notice for all shapes
                     logging.getLogger("apac").warning("%s runs image by image, which is slow: %s.", self.name, reason)
-            plain = self._pipeline.run(trial[0], self._pipeline.deterministic)
-            self._plans[shape] = Plan(tuple(alone[0].shape), in_batches, moves_values(alone, plain))
+            normalizes = moves_values(self._pipeline, trial[0], seed_all)
+            self._plans[shape] = Plan(tuple(alone[0].shape), in_batches, normalizes)
         return self._plans[shape]
 
     def to_json(self) -> dict[str, Any]:

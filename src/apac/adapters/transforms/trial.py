@@ -130,14 +130,24 @@ def why_not_in_batches(pipeline: Pipeline, images: Tensor, alone: list[Tensor], 
     return None
 
 
-def moves_values(alone: Sequence[Tensor], undeformed: Tensor) -> bool:
-    """Return whether the results have other values than an image in 0 … 1, as after a normalization, for every seed.
+def moves_values(pipeline: Pipeline, image: Tensor, seed_all: SeedAll) -> bool:
+    """Return whether the random transform takes an image out of 0 … 1 for every seed, as a normalization does.
 
     Noise leaves 0 … 1, too, but keeps the mean; a random brightness moves it in both directions.
     """
-    moves = [float(result.mean() - undeformed.mean()) for result in alone]
-    outside = all(result.min() < -OUTSIDE or result.max() > 1 + OUTSIDE for result in alone)
-    return outside and (min(moves) > MOVED or max(moves) < -MOVED)
+    before = pipeline.run(image, (pipeline.before,))
+    if _is_outside(before):
+        return False
+    results = []
+    for seed in range(SEEDS):
+        seed_all(seed)
+        results.append(pipeline.run(image, (pipeline.before, pipeline.transform)))
+    moves = [float(result.mean() - before.mean()) for result in results]
+    return all(map(_is_outside, results)) and (min(moves) > MOVED or max(moves) < -MOVED)
+
+
+def _is_outside(image: Tensor) -> bool:
+    return bool(image.min() < -OUTSIDE or image.max() > 1 + OUTSIDE)
 
 
 def equal(a: Tensor, b: Tensor) -> bool:
