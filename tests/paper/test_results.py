@@ -33,6 +33,11 @@ def stored(name: str) -> dict:
     return json.loads((ROOT / "results" / f"{name}.json").read_text())
 
 
+def trained_further() -> dict:
+    """The shipped network for CIFAR-10."""
+    return stored("continued/cifar10-cnn")
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.2f} %"
 
@@ -86,7 +91,7 @@ def test_the_results_page_lists_the_errors_of_every_recipe(name):
 
 
 def test_the_results_page_lists_the_errors_of_the_network_that_was_trained_further():
-    payload = stored("continued/cifar10-cnn")
+    payload = trained_further()
     text = re.split(r"^## ", PAGE.partition("\n## CIFAR-10 CNN, trained further\n")[2], flags=re.MULTILINE)[0]
     rows = payload["evaluation"]["rows"]
     table = {row[0]: row[1:] for row in cells(text)}
@@ -106,6 +111,14 @@ def test_the_results_page_lists_the_errors_of_the_network_that_was_trained_furth
         assert words in prose
     above = f"{recipe.config.epochs + sum(epochs)} epochs in all, the CIFAR-10 CNN has {percent(rows[-1]['product'])}"
     assert above in " ".join(PAGE.split())
+    shown = cells(PAGE)
+    first = next(place for place, row in enumerate(shown) if row[0] == "CIFAR-10 CNN, trained further")
+    assert [row[1:3] for row in shown[first : first + 4]] == [
+        ["plain", percent(payload["evaluation"]["plain"])],
+        [f"APAC, M = {rows[-1]['passes']:,}", percent(rows[-1]["product"])],
+        [f"sum of softmaxes, M = {rows[-1]['passes']:,}", percent(rows[-1]["sum"])],
+        ["APAC, top-2", percent(rows[-1]["top2"])],
+    ]
 
 
 @pytest.mark.parametrize("name", recipes.TABLE)
@@ -159,7 +172,7 @@ def test_the_expected_errors_of_a_recipe_are_the_stored_results(name):
 
 
 def test_the_readme_states_the_errors_of_the_shipped_networks():
-    mnist, cifar10 = (stored(f"{data}-cnn")["trainings"]["deformed"]["evaluation"] for data in ("mnist", "cifar10"))
+    mnist, cifar10 = stored("mnist-cnn")["trainings"]["deformed"]["evaluation"], trained_further()["evaluation"]
     words = " ".join(README.split())
     apac = (
         f"{percent(mnist['rows'][-1]['product'])} and {100 * cifar10['rows'][-1]['product']:.1f} % test error by APAC"
@@ -169,7 +182,7 @@ def test_the_readme_states_the_errors_of_the_shipped_networks():
 
 
 def test_the_readme_opens_with_the_errors_of_the_shipped_network_after_the_passes_of_the_demo():
-    evaluation = stored("cifar10-cnn")["trainings"]["deformed"]["evaluation"]
+    evaluation = trained_further()["evaluation"]
     error = {row["passes"]: row["product"] for row in evaluation["rows"]}[SHOWCASE_PASSES[-1]]
     rows = cells(README.partition("## Getting started")[0])
     assert [row[1].split(" (")[0].strip("*") for row in rows[2:4]] == [percent(evaluation["plain"]), percent(error)]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -11,9 +15,11 @@ from apac.classify.rules.base import Rule
 from apac.paper import recipes
 from apac.runs import folder as run_folder
 from apac.runs.folder import RunSettings
+from apac.training.config import TrainConfig
 
 SHIPPED = ["cifar10-cnn", "cifar10-modern", "mnist-cnn"]
 OF_THE_PAPER = ["cifar10-cnn", "mnist-cnn"]
+CONTINUED = Path(__file__).parent.parent.parent / "results" / "continued"
 
 # Of the first 1,000 test images: how many are wrong by the plain prediction, and by this rule. Images of CIFAR-10 that
 # lie between two classes may change with the rounding of the processor.
@@ -22,7 +28,7 @@ RULES: dict[str, Rule] = {
     "cifar10-modern": apac.FixedPasses(16),
     "mnist-cnn": apac.Certified(),
 }
-WRONG = {"cifar10-cnn": (191, 118), "cifar10-modern": (74, 61), "mnist-cnn": (3, 3)}
+WRONG = {"cifar10-cnn": (182, 111), "cifar10-modern": (74, 61), "mnist-cnn": (3, 3)}
 EITHER_WAY = {"cifar10-cnn": 3, "cifar10-modern": 2, "mnist-cnn": 0}
 
 
@@ -49,7 +55,11 @@ def test_a_shipped_run_is_complete_and_loads_from_anywhere(name, tmp_path, monke
 @pytest.mark.parametrize("name", OF_THE_PAPER)
 def test_a_shipped_run_of_the_paper_has_the_settings_of_its_recipe(name):
     run, recipe = apac.load(name), recipes.find(name)
-    assert run.settings == RunSettings(recipe.network, recipe.data, *recipe.trainings["deformed"])
+    settings = RunSettings(recipe.network, recipe.data, *recipe.trainings["deformed"])
+    if name == "cifar10-cnn":  # trained further
+        last = json.loads((CONTINUED / f"{name}.json").read_text())["stages"][-1]["config"]
+        settings = replace(settings, config=TrainConfig(**last | {"weights": None}))
+    assert run.settings == settings
     assert run.choice is not None
     assert (run.choice.strength, run.choice.combine) == (1, "product")
 
@@ -77,9 +87,9 @@ def test_the_shipped_network_for_color_images_returns_these_probabilities_for_a_
     classifier = run.classifier(apac.FixedPasses(16))
     plain = classifier.plain(run.normalize(image))[0]
     assert plain.topk(3).indices.tolist() == [2, 3, 5]
-    assert plain.topk(3).values.tolist() == pytest.approx([-0.1081, -2.3541, -5.4994], abs=1e-3)
+    assert plain.topk(3).values.tolist() == pytest.approx([-0.5259, -0.9501, -3.9426], abs=1e-3)
     mean = classifier.decide(run.normalize(image)).log_scores[0]
-    assert mean.topk(3).values.tolist() == pytest.approx([-0.8535, -2.2439, -2.5523], abs=1e-3)
+    assert mean.topk(3).values.tolist() == pytest.approx([-1.1259, -2.4849, -2.5898], abs=1e-3)
 
 
 @pytest.mark.data

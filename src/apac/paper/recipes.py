@@ -8,7 +8,7 @@ mnist-5k-cnn (the default)
     row       MNIST CNN of the paper's Table 2, on the 4,000 + 1,000 digits that are shipped with the package
     command   apac reproduce --out report
     expected  original 2.4 %, plain 1.1 %, APAC 0.8 % (mean of seeds 0 to 4; one seed scatters by about 0.3 points)
-    showcase  cifar10-cnn, as shipped, on the CIFAR-10 test set with M = 16: plain 18.54 %, APAC 12.35 %
+    showcase  cifar10-cnn, as shipped, on the CIFAR-10 test set with M = 16: plain 17.49 %, APAC 11.45 %
     time      3 minutes on 2 cores
 mnist-5k-mlp
     row       MNIST MLP of the paper's Table 2, on the same digits
