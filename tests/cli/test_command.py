@@ -61,7 +61,7 @@ def test_data_path_follows_the_environment(tmp_path, monkeypatch):
         (["classify", "RUN", "x.png", "--limit", 4], "must be an integer of at least 16, got 4"),
         (["classify", "RUN", "x.png", "--passes", 0], "must be an integer of at least 1, got 0"),
         (["preview", "RUN", "--size", 20], "a run has its own size and fit; omit them"),
-        (["preview", "nowhere.png"], "there is no file nowhere.png"),
+        (["preview", "nowhere.png"], "there is no file or folder nowhere.png"),
         (["preview", "RUN", "--out", "OUT/x.jpg"], "--out takes the name of a PNG file"),
         (["preview", "RUN", "--deformation", "gone.json"], "gone.json cannot be read: No such file or directory"),
         (["train", "--size", 64, "--out", "OUT"], "--size 64 is for the images of a folder"),
