@@ -101,5 +101,5 @@ def test_a_run_whose_folder_was_moved_asks_for_files(tmp_path):
 
 
 def test_a_missing_source_is_named_with_what_may_stand_there(tmp_path):
-    expected = "nosuch; give a run, a folder of images by class, or image files."
+    expected = "nosuch; give a run, a folder of images by class, or images."
     assert expected in refusal("preview", tmp_path / "nosuch")

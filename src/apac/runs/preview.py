@@ -63,7 +63,7 @@ def choose_images(
         return _of_run(run, rest, run.deformation if deformation is None else deformation, progress)
     u = presets.photos() if deformation is None else deformation
     if not first.exists():
-        raise InputError(f"there is no file or folder {first}; give a run, a folder of images by class, or image files.")
+        raise InputError(f"there is no file or folder {first}; give a run, a folder of images by class, or images.")
     if first.is_dir():
         if rest:
             raise InputError("give one folder, one run and image files, or image files alone.")
