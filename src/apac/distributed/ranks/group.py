@@ -197,6 +197,6 @@ def _lost_ranks_named() -> Iterator[None]:
             raise
         logging.getLogger("apac").debug("a collective failed", exc_info=True)
         raise RankError(
-            "another rank has ended or cannot be reached, so this one ends too; its own message says why. Start again "
-            "with resume=True to continue from the last checkpoint."
+            "another rank has ended or cannot be reached, so this one ends too; its own message says why. Start all "
+            "ranks again; a training continues from its last checkpoint with resume=True."
         ) from error
