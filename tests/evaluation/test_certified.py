@@ -20,7 +20,14 @@ from apac.classify.decision import TENSORS, Decision
 from apac.classify.scores import Scores
 from apac.distributed.ranks.group import Group
 from apac.errors import RankError
-from apac.evaluation.certified import Agreement, CertifiedEvaluation, Difference, compare, evaluate_certified, to_csv
+from apac.evaluation.certified import (
+    Agreement,
+    CertifiedEvaluation,
+    Difference,
+    compare,
+    decisions_csv,
+    evaluate_certified,
+)
 from apac.randomness import generator
 from apac.runs.storage import read_tensors, write_tensors
 from decisions import make_decision
@@ -233,7 +240,7 @@ def test_progress_is_reported():
 
 def test_csv_has_one_line_per_image_with_its_label(evaluated):
     result, labels = evaluated
-    text = to_csv(result.decision, labels)
+    text = decisions_csv(result.decision, labels)
     assert text.endswith("\n")
     lines = list(csv.DictReader(io.StringIO(text)))
     assert [int(line["image"]) for line in lines] == list(range(sum(COUNTS)))

@@ -66,10 +66,9 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """The images of a cohort, a tree of tensors."""
+    """What is known about the images of a cohort, a tree of tensors."""
 
     tickets: Tensor  # (n,) int64
-    images: Tensor  # (n, C, H, W)
     plain: Tensor  # (n, K)
     state: RuleState
     scores: Scores
@@ -164,10 +163,10 @@ class Session:
         with closing(self._runner.map(self._run, items)) as results:
             for cohort, blocks in plan:
                 parts, own = -(-len(cohort.tickets) // together), torch.arange(len(cohort.tickets))
-                for numbers in blocks:
+                for _ in blocks:
                     batch = torch.cat(list(islice(results, parts)), dim=1)  # (passes, n, K)
                     if len(own):
-                        cohort, kept, updates = self._update(cohort, numbers, batch[:, own])
+                        cohort, kept, updates = self._update(cohort, batch[:, own])
                         own = own[kept]
                         yield from updates
                 if len(own):
@@ -228,7 +227,7 @@ class Session:
                 self._cached.popitem(last=False)
         return bound
 
-    def _update(self, cohort: _Cohort, numbers: range, batch: Tensor) -> tuple[_Cohort, Tensor, list[Update]]:
+    def _update(self, cohort: _Cohort, batch: Tensor) -> tuple[_Cohort, Tensor, list[Update]]:
         """Pass a batch of passes, (passes, n, K), to the rule; return the undecided images, their mask, and updates."""
         settings = cohort.settings
         combination = COMBINATIONS[settings.combine]
@@ -236,7 +235,7 @@ class Session:
         if rows is None:
             plain, batch = batch[0], batch[1:]
             state = settings.rule.init(len(plain), lambda: plain, combination.max_difference)
-            rows = _Rows(cohort.tickets, cohort.images, plain, state, Scores.zero(*plain.shape))
+            rows = _Rows(cohort.tickets, plain, state, Scores.zero(*plain.shape))
         sound = batch.isfinite().all(dim=2).all(dim=0) & rows.plain.isfinite().all(dim=1)
         scores = rows.scores.add(batch)
         state = rows.state.update(combination.values(batch), leaders=rank(scores.mean(settings.combine))[:, 0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -90,7 +89,9 @@ def classify(
     from apac.classify.rules.base import Rule
     from apac.classify.rules.fixed import FixedPasses
     from apac.evaluation.records import decision_records, records_to_csv
-    from apac.evaluation.reliability import find_reliability
+    from apac.evaluation.reliability import Reliability, find_reliability
+    from apac.runs.file_classifier import FileClassifier, file_classifier
+    from apac.runs.run import Run
     from apac.runs.storage import write_bytes
 
     if passes is not None and (error, limit) != (None, None):
@@ -114,37 +115,31 @@ def classify(
     if (error, limit) != (None, None):
         rule = certified(error, limit)
     combined = cast("Combine | None", combine)
+
+    def load() -> tuple[Run, FileClassifier, Reliability | None]:
+        loaded = load_run(run, paper_rule=paper_rule)
+        decider = file_classifier(loaded, rule, seed=seed, combine=combined, plain=plain, max_pixels=max_pixels)
+        # For a shipped network, RUN is its name, and an evaluation of one's own comes first.
+        folders = (run, loaded.folder)
+        return loaded, decider, find_reliability(folders, decider.classifier, plain=decider.plain is not None)
+
     if out is not None:
         from apac.cli.classify_files import classify_files
-        from apac.evaluation.reliability import Reliability
-        from apac.runs.file_classifier import FileClassifier, file_classifier
 
-        def load() -> tuple[FileClassifier, Reliability | None]:
-            loaded = load_run(run, paper_rule=paper_rule)
-            deciding = file_classifier(loaded, rule, seed=seed, combine=combined, plain=plain, max_pixels=max_pixels)
-            return deciding, find_reliability(
-                (run, loaded.folder), deciding.classifier, plain=deciding.plain is not None
-            )
-
-        classify_files(load, [str(path) for path in images], out, parquet=parquet, part_size=part_size)
+        paths = [str(path) for path in images]
+        classify_files(lambda: load()[1:], paths, out, parquet=parquet, part_size=part_size)
         return
-    loaded = load_run(run, paper_rule=paper_rule)
+    loaded, decider, reliability = load()
     with show_progress() as progress:
-        classified = loaded.classify(
-            images, rule, seed=seed, combine=combined, plain=plain, max_pixels=max_pixels, progress=progress
-        )
+        classified = decider.classify(images, progress=progress)
     for reason in classified.unreadable.values():
         print_error(in_options(reason))
-    strength = 0.0 if classified.plain else 1.0 if loaded.choice is None else loaded.choice.strength
-    classifier = replace(loaded.classifier(rule, combine=combined), temperature=classified.decision.temperature)
-    # For a shipped network, RUN is its name, and an evaluation of one's own comes first.
-    reliability = find_reliability((run, loaded.folder), classifier, plain=classified.plain)
-    records = decision_records(classified, strength=strength, reliability=reliability)
+    records = decision_records(classified, strength=decider.strength, reliability=reliability)
     if as_json:
         print(json.dumps(records, indent=2))
     else:
         if records and not plain:
-            mention_choice(loaded, classifier)
+            mention_choice(loaded, decider.classifier)
         for record in records:
             print_record(record)
     if csv is not None:

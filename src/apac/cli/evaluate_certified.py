@@ -33,7 +33,7 @@ def certified_evaluation(
     from apac.cli.evaluate_output import print_certified, write_certified
     from apac.deform.compose import Compose
     from apac.evaluation.by_class import Predictions
-    from apac.evaluation.certified import compare, evaluate_certified, to_csv
+    from apac.evaluation.certified import compare, decisions_csv, evaluate_certified
     from apac.evaluation.certified_measures import measure_certified
     from apac.evaluation.reliability import store
     from apac.evaluation.score_cache import ScoreCache
@@ -68,7 +68,7 @@ def certified_evaluation(
     if not kept:
         contents = {
             path.name: json.dumps(payload, indent=2) + "\n",
-            "certified.csv": to_csv(result.decision, labels, tested.files),
+            "certified.csv": decisions_csv(result.decision, labels, tested.files),
         }
         write_certified(folder, contents, result, labels)
     if group.first and tested.own:

@@ -134,7 +134,7 @@ def _run(recipe: Recipe, folder: Path, group: Group, *, resume: bool, label: str
             runs = steps.train_runs(recipe, folder, resume=resume, progress=progress, should_stop=should_stop)
         result = steps.evaluate_runs(recipe, runs, folder, progress=progress)
         if group.first:
-            report.write(result, folder)
+            report.write(result, folder, _command(recipe))
     if not group.first:
         return result
     for table in (*report.result_tables(result), *opening.tables(result)):
@@ -143,6 +143,19 @@ def _run(recipe: Recipe, folder: Path, group: Group, *, resume: bool, label: str
     seconds = f"training {result.training_seconds:,.0f} s, deciding {result.deciding_seconds:,.0f} s"
     print(f"wrote {folder / 'report.html'} ({seconds})")
     return result
+
+
+def _command(recipe: Recipe) -> str:
+    """Return the command that trains and evaluates a recipe with its settings."""
+    from apac.paper.recipes import find
+
+    short, paper = (find(recipe.name, seed=recipe.config.seed, schedule=s) for s in ("short", "paper"))
+    command = f"apac reproduce {recipe.name} --seed {recipe.config.seed}"
+    if recipe.passes != short.passes:
+        command += f" --passes {','.join(map(str, recipe.passes))}"
+    if recipe.config == paper.config:
+        return f"{command} --schedule paper"
+    return command if recipe.config == short.config else f"{command} --epochs {recipe.config.epochs}"
 
 
 def _labeled(label: str, progress: Progress, task: str, done: int, total: int, note: str = "") -> None:

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import AvifImagePlugin, Image, UnidentifiedImageError
 from torch import Tensor
 
 from apac import limits
@@ -23,12 +23,7 @@ from apac.data.decode import MARGIN, MAX_SIDE, Decoded, load_picture, silent_lib
 from apac.data.digit_image import as_mnist
 from apac.errors import InputError
 
-try:
-    from PIL import AvifImagePlugin  # since Pillow 11.3
-
-    READS_AVIF = AvifImagePlugin.SUPPORTED
-except ImportError:
-    READS_AVIF = False
+READS_AVIF = AvifImagePlugin.SUPPORTED  # Pillow may be built without it
 
 Fit = Literal["crop", "pad"]
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from apac import limits, trees
 from apac.errors import InputError
-from apac.trees import Tree
 from apac.validation import measure_json, quoted, shortened, validate_strength
 
 InputType = Literal["vectors", "series", "images"]
@@ -105,8 +104,13 @@ class Deformation(ABC):
         return images
 
     @property
+    def draws_for_batches(self) -> bool:
+        """Whether the parameters of an image depend on its batch, as in transforms of other libraries."""
+        return type(self)._deform is not Deformation._deform
+
+    @property
     def preprocesses(self) -> bool:
-        """Whether there is such a part."""
+        """Whether `preprocess` changes the images."""
         return type(self).preprocess is not Deformation.preprocess
 
     def values(self, image_shape: tuple[int, int, int]) -> Any | None:
@@ -215,17 +219,6 @@ class Deformation(ABC):
         return cls(**arguments)
 
 
-def prepare(images: Tensor, parameters: Tree) -> Tree:
-    """Check the arguments of `apply` and move the parameters to the device of the images."""
-    if images.ndim != 4 or not images.is_floating_point() or not images.shape[1:].numel():
-        got = f"{images.dtype} {tuple(images.shape)}"
-        raise InputError(f"images must be a floating-point tensor of shape (N, C, H, W), got {got}.")
-    n = trees.size(parameters)
-    if n not in (1, images.shape[0]):
-        raise InputError(f"{len(images)} images need {len(images)} parameters, or 1 for all of them, got {n}.")
-    return trees.to_device(parameters, images.device)
-
-
 def common_input_types(parts: Iterable[Deformation]) -> tuple[InputType, ...]:
     """Return the input types that all parts are made for."""
     return tuple(kind for kind in INPUT_TYPES if all(kind in part.input_types for part in parts))
@@ -234,15 +227,6 @@ def common_input_types(parts: Iterable[Deformation]) -> tuple[InputType, ...]:
 def size_factor(reference_size: int | None, image_size: tuple[int, int]) -> float:
     """Return how many times larger an image (H, W) is than `reference_size`, by its shorter side; 1 for None."""
     return 1.0 if reference_size is None else min(image_size) / reference_size
-
-
-def check_same_shape(images: Tensor, parameters: Tensor) -> None:
-    """Raise an error if the parameters were sampled for images of another shape."""
-    if parameters.shape[1:] != images.shape[1:]:
-        raise InputError(
-            f"these parameters were sampled for the shape {tuple(parameters.shape[1:])}; sample them for "
-            f"{tuple(images.shape[1:])}."
-        )
 
 
 def _kinds() -> dict[str, type[Deformation]]:

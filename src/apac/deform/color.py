@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from apac import limits
-from apac.deform.base import Deformation, prepare
+from apac.deform.base import Deformation
 from apac.deform.cpu import apply_in_tiles, kernels_for
+from apac.deform.parameters import prepare
 from apac.errors import InputError
 from apac.validation import validate_number, validate_range
 

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from math import prod
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from apac import limits, trees
-from apac.deform.base import Deformation, InputType, common_input_types, prepare
+from apac.deform.base import Deformation, InputType, common_input_types
 from apac.deform.cpu import apply_in_tiles
+from apac.deform.parameters import prepare
 from apac.deform.per_class import PerClass
 from apac.deform.thickness import Thickness
 from apac.deform.warp import Flow, Geometric, can_share_resampling, combined_flow, resample
@@ -140,14 +142,18 @@ class Compose(Deformation):
         return any(part.preprocesses for part in self.parts)
 
     @property
+    def draws_for_batches(self) -> bool:
+        return any(part.draws_for_batches for part in self.parts)
+
+    @property
     def thread_safe(self) -> bool:
         return all(part.thread_safe for part in self.parts)
 
     def _deform(self, images: Tensor, labels: Tensor | None, generator: torch.Generator) -> Tensor:
         """Deform by one part after the other if a part draws for whole batches; consecutive others stay together."""
-        if not any(map(_draws_for_batches, self.parts)):
+        if not self.draws_for_batches:
             return super()._deform(images, labels, generator)
-        for by_batch, group in groupby(self.parts, key=_draws_for_batches):
+        for by_batch, group in groupby(self.parts, key=attrgetter("draws_for_batches")):
             for part in group if by_batch else (Compose(*group),):
                 images = part._deform(images, labels, generator)
         return images
@@ -165,10 +171,6 @@ class Compose(Deformation):
                 images = group.parts[0].apply(images, group_parameters[0])
             start = stop
         return images
-
-
-def _draws_for_batches(part: Deformation) -> bool:
-    return type(part)._deform is not Deformation._deform
 
 
 def _group(parts: list[Deformation]) -> list[_Group]:

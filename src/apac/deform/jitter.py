@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from apac import limits
-from apac.deform.base import Deformation, check_same_shape, prepare
+from apac.deform.base import Deformation
+from apac.deform.parameters import check_same_shape, prepare
 from apac.validation import validate_image_shape, validate_number
 
 

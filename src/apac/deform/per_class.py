@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from apac import limits, trees
-from apac.deform.base import Deformation, InputType, common_input_types, prepare
+from apac.deform.base import Deformation, InputType, common_input_types
+from apac.deform.parameters import prepare
 from apac.errors import InputError
 from apac.validation import quoted
 

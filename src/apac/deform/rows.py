@@ -1,4 +1,4 @@
-"""Deformation of some rows of a batch, as in the whole batch: several processes share one."""
+"""Deform the rows of a batch that belong to one rank as a single process would deform them in the whole batch."""
 
 from __future__ import annotations
 
@@ -7,13 +7,6 @@ from torch import Tensor
 
 from apac import trees
 from apac.deform.base import Deformation
-from apac.deform.compose import Compose
-
-
-def draws_for_batches(deformation: Deformation) -> bool:
-    """Return whether the parameters of an image depend on its batch, as in transforms of other libraries."""
-    parts = deformation.parts if isinstance(deformation, Compose) else (deformation,)
-    return any(type(part)._deform is not Deformation._deform for part in parts)
 
 
 def deform_rows(
@@ -23,7 +16,7 @@ def deform_rows(
 
     A deformation that draws for whole batches needs the images of the batch, (N, C, H, W), and deforms all of them.
     """
-    if draws_for_batches(deformation):
+    if deformation.draws_for_batches:
         return deformation(images, generator=generator, labels=labels)[rows]
     _, channels, height, width = images.shape
     parameters = deformation._sample_for(labels, len(labels), (channels, height, width), generator)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from apac import limits
-from apac.deform.base import Deformation, prepare, size_factor
+from apac.deform.base import Deformation, size_factor
 from apac.deform.cpu import apply_in_tiles, as_arrays, kernels_for
+from apac.deform.parameters import prepare
 from apac.errors import InputError
 from apac.validation import validate_image_shape, validate_integer, validate_number, validate_reference_size
 

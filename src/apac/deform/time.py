@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from apac import limits
-from apac.deform.base import Deformation, prepare
+from apac.deform.base import Deformation
+from apac.deform.parameters import prepare
 from apac.validation import validate_integer, validate_number
 
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from apac import trees
-from apac.deform.base import prepare
 from apac.deform.cpu import apply_in_tiles, as_arrays, as_tensor, kernels_for
+from apac.deform.parameters import prepare
 from apac.deform.thickness import Thickness
 from apac.errors import InputError
 

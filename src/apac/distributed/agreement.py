@@ -31,7 +31,7 @@ def check_agreement(
     part_size: int | None,
     is_restart: bool = False,
 ) -> None:
-    """Raise the same error on all ranks if they differ in what decides the result, or one of them cannot take part.
+    """Raise the same error on all ranks if they differ in what determines the result, or one of them cannot take part.
 
     Files are not listed: the first rank finds a file, and the others compare its size.
     """

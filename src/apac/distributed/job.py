@@ -33,7 +33,7 @@ Probe = tuple[str, int]  # a file and its size
 
 @dataclass(frozen=True)
 class Job:
-    """What decides the result of a job, and its list of files."""
+    """What determines the result of a job, and its list of files."""
 
     settings: dict[str, Any]
     sources: tuple[str, ...]  # absolute
@@ -54,7 +54,7 @@ class Job:
         return Parts(self.files.folder / "parts", f".{self.format}", self.files.parts)
 
     def check_settings(self, settings: Mapping[str, Any], sources: Sequence[str], part_size: int | None) -> None:
-        """Raise InputError, which names the first difference, if other settings than these decide the result."""
+        """Raise InputError, which names the first difference, if other settings than these determine the result."""
         theirs = described(self.settings, self.sources, self.files.part_size)
         ours = described(settings, sources, part_size or self.files.part_size)
         if self.working_folder is not None:

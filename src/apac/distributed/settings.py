@@ -1,4 +1,4 @@
-"""What decides the result of a job, so that differences between processes can be named."""
+"""What determines the result of a job, so that differences between processes can be named."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from apac.validation import shortened
 
 
 def settings_of(deciding: FileClassifier, reliability: Reliability | None, format: Format) -> dict[str, Any]:
-    """Describe what decides the result, apart from the files."""
+    """Describe what determines the result, apart from the files."""
     classifier = deciding.classifier
     settings: dict[str, Any] = {
         "format": format,
@@ -52,7 +52,7 @@ def settings_of(deciding: FileClassifier, reliability: Reliability | None, forma
 
 
 def described(settings: Mapping[str, Any], sources: Sequence[str], part_size: int | None) -> dict[str, Any]:
-    """Return what decides the result and how it is divided."""
+    """Return what determines the result and how it is divided."""
     return {**settings, "part size": part_size, "list of sources": [absolute_source(source) for source in sources]}
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from apac.evaluation.records import to_csv
 
 
 @dataclass(frozen=True)
@@ -106,22 +105,14 @@ class Predictions:
             for rule in ("plain", "apac")
             for name, counts in zip(self.classes, self.confusion(rule).tolist(), strict=True)
         ]
-        return _to_csv(["rule", "label", *self.classes], rows)
+        return to_csv(["rule", "label", *self.classes], rows)
 
     def classes_csv(self) -> str:
         """Return one line per class."""
         rows = [[error.name, error.images, error.plain, error.apac] for error in self.class_errors()]
-        return _to_csv(["class", "images", "plain_error", "apac_error"], rows)
+        return to_csv(["class", "images", "plain_error", "apac_error"], rows)
 
     def misclassified_csv(self) -> str:
         """Return one line per misclassified image."""
         rows = [[image.image, image.file, image.label, image.plain, image.apac] for image in self.misclassified()]
-        return _to_csv(["image", "file", "label", "plain", "apac"], rows)
-
-
-def _to_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(columns)
-    table.writerows(rows)  # None is an empty cell
-    return text.getvalue()
+        return to_csv(["image", "file", "label", "plain", "apac"], rows)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import time
 from collections.abc import Sequence
@@ -22,6 +20,7 @@ from apac.classify.scores import Scores, rank
 from apac.distributed.ranks.group import Group
 from apac.errors import InputError
 from apac.evaluation.labels import validate_classes, validate_labels
+from apac.evaluation.records import to_csv
 from apac.progress import Progress, no_progress
 from apac.runs.storage import read_tensors, write_tensors
 
@@ -185,12 +184,9 @@ def compare(decision: Decision, scores: Scores, labels: Tensor, seconds: float) 
     )
 
 
-def to_csv(decision: Decision, labels: Tensor, files: Sequence[str] = ()) -> str:
+def decisions_csv(decision: Decision, labels: Tensor, files: Sequence[str] = ()) -> str:
     """Return one line per image: its label, its decision, whether more passes would not change it, and its file."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
     columns = ("image", "truth", "label", "runner_up", "margin", "margin_error", "passes", "clipped", "probability")
-    table.writerow([*columns, "stopped", "settled", "file"])
     tensors = (
         labels,
         decision.labels,
@@ -204,8 +200,7 @@ def to_csv(decision: Decision, labels: Tensor, files: Sequence[str] = ()) -> str
     settled = [reason == "certified" for reason in decision.stopped]
     names = files or [""] * len(labels)
     rows = zip(*(tensor.tolist() for tensor in tensors), decision.stopped, settled, names, strict=True)
-    table.writerows([image, *row] for image, row in enumerate(rows))
-    return text.getvalue()
+    return to_csv([*columns, "stopped", "settled", "file"], ([image, *row] for image, row in enumerate(rows)))
 
 
 def _difference(image: int, decision: Decision, means: Tensor) -> Difference:

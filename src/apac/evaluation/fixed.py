@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from apac.errors import InputError
 from apac.evaluation.intervals import mcnemar
 from apac.evaluation.labels import validate_classes, validate_labels
 from apac.evaluation.measures import Measures, Scored, measure, score
+from apac.evaluation.records import to_csv
 from apac.evaluation.score_cache import ScoreCache
 from apac.progress import Progress, no_progress
 from apac.validation import validate_path
@@ -73,15 +72,13 @@ class Evaluation:
 
     def to_csv(self) -> str:
         """Return one line for the plain prediction and one for each M; a column ends in _se for its standard error."""
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
         measured = _columns(self.measures_of("plain"), self.measures_of("plain"))
-        table.writerow(["rule", "passes", "product_error", "sum_error", "top2_error", *measured])
-        table.writerow(["plain", 1, self.plain, self.plain, self.plain_top2, *measured.values()])
+        columns = ["rule", "passes", "product_error", "sum_error", "top2_error", *measured]
+        rows: list[Sequence[object]] = [["plain", 1, self.plain, self.plain, self.plain_top2, *measured.values()]]
         for row in self.rows:
             measured = _columns(*(self.measures_of(rule, row.passes) for rule in ("product", "sum")))
-            table.writerow(["apac", row.passes, row.product, row.sum, row.top2, *measured.values()])
-        return text.getvalue()
+            rows.append(["apac", row.passes, row.product, row.sum, row.top2, *measured.values()])
+        return to_csv(columns, rows)
 
 
 def evaluate(

@@ -8,8 +8,7 @@ from typing import Any
 
 from apac.evaluation.fixed import Evaluation
 from apac.paper import comparison, opening
-from apac.paper.recipe import LABELS, ORIGINAL, Recipe
-from apac.paper.recipes import find
+from apac.paper.recipe import LABELS, ORIGINAL
 from apac.paper.reproduce import Result
 from apac.reporting import html, tables
 from apac.reporting.figures import corrected, curves, images
@@ -45,8 +44,8 @@ class Picture:
     caption: str
 
 
-def write(result: Result, out: Path) -> None:
-    """Write `out`/report.html, results.json, results.csv and the figures."""
+def write(result: Result, out: Path, command: str) -> None:
+    """Write `out`/report.html, with the command that made it, results.json, results.csv and the figures."""
     pictures = draw(result)
     for name in OPTIONAL:  # remove stale figures of an earlier report
         if name not in pictures:
@@ -55,7 +54,7 @@ def write(result: Result, out: Path) -> None:
         write_bytes(out / f"{name}.png", picture.png)
     write_json(out / "results.json", to_json(result))
     write_text(out / "results.csv", to_csv(result))
-    write_text(out / "report.html", _html(result, pictures))
+    write_text(out / "report.html", _html(result, pictures, command))
 
 
 def draw(result: Result) -> dict[str, Picture]:
@@ -240,7 +239,7 @@ def _evaluations(result: Result) -> dict[str, Evaluation]:
     return dict(zip(result.recipe.trainings, (result.evaluation, result.baseline), strict=True))
 
 
-def _html(result: Result, pictures: dict[str, Picture]) -> str:
+def _html(result: Result, pictures: dict[str, Picture], command: str) -> str:
     config, run = result.run.config, result.run
     count = len(result.dataset.train_images)
     held_out = round(config.validation_fraction * count)
@@ -258,7 +257,7 @@ def _html(result: Result, pictures: dict[str, Picture]) -> str:
     if result.certified:
         sections.append(html.Section("Certified", table=tables.certified_by_error(result.certified, result.evaluation)))
     facts = {
-        "command": _command(result.recipe),
+        "command": command,
         **{f"training, {LABELS[name]}": _training(run) for name, run in _runs(result).items()},
         "time": f"training {result.training_seconds:,.0f} s, deciding {result.deciding_seconds:,.0f} s",
         **run.versions,
@@ -269,17 +268,6 @@ def _html(result: Result, pictures: dict[str, Picture]) -> str:
     picture = [html.Section("", picture=p.png, caption=p.caption) for p in pictures.values() if not p.title]
     lead = opening.headline(result.showcase)
     return html.page("APAC in one picture", lead, [*picture, *opening.sections(result, RULE), *sections])
-
-
-def _command(recipe: Recipe) -> str:
-    """Return the command that writes this report."""
-    short, paper = (find(recipe.name, seed=recipe.config.seed, schedule=s) for s in ("short", "paper"))
-    command = f"apac reproduce {recipe.name} --seed {recipe.config.seed}"
-    if recipe.passes != short.passes:
-        command += f" --passes {','.join(map(str, recipe.passes))}"
-    if recipe.config == paper.config:
-        return f"{command} --schedule paper"
-    return command if recipe.config == short.config else f"{command} --epochs {recipe.config.epochs}"
 
 
 def _training(run: Run) -> str:

@@ -20,6 +20,7 @@ from apac.distributed.ranks.gradients import GradientSum
 from apac.distributed.ranks.group import Group, agreed
 from apac.distributed.ranks.layers import whole_batches
 from apac.errors import TrainingError
+from apac.inference.engine import evaluating
 from apac.inference.memory import keep_freed_blocks
 from apac.models.tied import untied
 from apac.progress import Progress, no_progress
@@ -195,7 +196,6 @@ def learning_rate_at(config: TrainConfig, step: int, steps: int) -> float:
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / (total - warm)))
 
 
-@torch.no_grad()
 def plain_error(
     network: nn.Module,
     images: Tensor | StoredImages,
@@ -209,17 +209,14 @@ def plain_error(
     `inputs` converts images to network inputs. Each rank of a group evaluates its share of the images.
     """
     own = group.rows(len(images))
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
     size = part_size(images.shape[1:], 500)
     parts = take(images, own).split(size) if own.start < own.stop else ()  # a rank may have none
     truths = labels[own].split(size) if parts else ()
-    wrong = sum(
-        int((network(inputs(part)).argmax(dim=1).cpu() != truth).sum())
-        for part, truth in zip(parts, truths, strict=True)
-    )
-    for module, training in modes:
-        module.training = training
+    with evaluating(network):
+        wrong = sum(
+            int((network(inputs(part)).argmax(dim=1).cpu() != truth).sum())
+            for part, truth in zip(parts, truths, strict=True)
+        )
     device = next((parameter.device for parameter in network.parameters()), CPU)
     return int(group.sum_(torch.tensor(wrong, device=device))) / len(labels)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from apac.data.base import scale_pixels
 from apac.data.mapped import StoredImages, read_batches
 from apac.deform.base import Deformation
-from apac.deform.rows import deform_rows, draws_for_batches
+from apac.deform.rows import deform_rows
 from apac.distributed.ranks.group import Group
 from apac.randomness import generator
 from apac.training.batches import batches, draw
@@ -36,7 +36,7 @@ def virtual_samples(
     A batch is drawn with replacement, and each image is deformed with newly sampled parameters.
     """
     rows = group.rows(config.batch_size)
-    read_whole = group.size == 1 or draws_for_batches(deformation)
+    read_whole = group.size == 1 or deformation.draws_for_batches
 
     drawn: deque[tuple[torch.Generator, Tensor]] = deque()
 

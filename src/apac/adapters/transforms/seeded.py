@@ -23,7 +23,8 @@ from apac.adapters.transforms.trial import (
     why_not_in_batches,
 )
 from apac.adapters.transforms.undeformed import Undeformed
-from apac.deform.base import INPUT_TYPES, Deformation, InputType, prepare
+from apac.deform.base import INPUT_TYPES, Deformation, InputType
+from apac.deform.parameters import prepare
 from apac.errors import InputError
 from apac.randomness import generator as make_generator
 from apac.randomness import seeding

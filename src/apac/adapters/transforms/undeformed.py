@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apac.deform.base import Deformation, InputType, prepare
+from apac.deform.base import Deformation, InputType
+from apac.deform.parameters import prepare
 from apac.validation import validate_strength
 
 
