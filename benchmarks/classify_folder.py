@@ -52,7 +52,7 @@ def write_photos(folder: Path, count: int) -> Path:
     return folder
 
 
-def deciding_of(run: str, passes: int | None) -> FileClassifier:
+def decider_of(run: str, passes: int | None) -> FileClassifier:
     return file_classifier(apac.load(run), None if passes is None else apac.FixedPasses(passes))
 
 
@@ -70,27 +70,25 @@ def timed(function: Callable[[], object]) -> Time:
     return Time(time.perf_counter() - wall, time.process_time() - processor)
 
 
-def overlap(deciding: FileClassifier, folder: Path, out: Path, threads: int, rounds: int) -> None:
+def overlap(decider: FileClassifier, folder: Path, out: Path, threads: int, rounds: int) -> None:
     """Print the speed of decoding alone, of the network alone, and of both together."""
     torch.set_num_threads(threads)
     files = store_list(out / "list", find_images([str(folder)]))
-    prepared = deciding.prepared(files.count)
+    prepared = decider.prepared(files.count)
     times: dict[str, list[Time]] = {"decoding": [], "network": [], "together": []}
 
     def decode() -> None:
         with without_warnings(), ThreadPoolExecutor(threads) as pool:
             for part in range(files.parts):
-                torch.stack(list(pool.map(deciding.decode, map(Path, files.read(part)), chunksize=8)))
+                torch.stack(list(pool.map(decider.decode, map(Path, files.read(part)), chunksize=8)))
 
     with without_warnings():
-        pixels = [
-            torch.stack([deciding.decode(Path(path)) for path in files.read(part)]) for part in range(files.parts)
-        ]
+        pixels = [torch.stack([decider.decode(Path(path)) for path in files.read(part)]) for part in range(files.parts)]
     passes = float(prepared.decide(pixels[0]).passes.double().mean())  # also compiles the kernels
     for number in range(rounds):
         times["decoding"].append(timed(decode))
         times["network"].append(timed(lambda: [prepared.decide(part) for part in pixels]))
-        times["together"].append(timed(partial(decide_files, deciding, [str(folder)], out / f"together{number}")))
+        times["together"].append(timed(partial(decide_files, decider, [str(folder)], out / f"together{number}")))
     for name, values in times.items():
         print(f"{name}: {files.count / statistics.median(value.wall for value in values):,.0f} files/s")
     print(f"about {passes:.0f} passes per image; together / the slower alone:")
@@ -129,10 +127,10 @@ def rank_process(
     used: Any,
 ) -> None:
     torch.set_num_threads(threads)
-    deciding = deciding_of(run, passes)
-    deciding.decide(torch.zeros(2, *deciding.image_shape, dtype=torch.uint8))  # compiles the kernels
+    decider = decider_of(run, passes)
+    decider.decide(torch.zeros(2, *decider.image_shape, dtype=torch.uint8))  # compiles the kernels
     ready.wait()
-    used.put(timed(lambda: decide_files(deciding, [str(folder)], out, rank=rank, ranks=ranks)).processor)
+    used.put(timed(lambda: decide_files(decider, [str(folder)], out, rank=rank, ranks=ranks)).processor)
 
 
 def time_ranks(arguments: argparse.Namespace, out: Path, ranks: int, threads: int) -> Time:
@@ -169,7 +167,7 @@ def main() -> None:
         out = Path(temporary)
         if arguments.part != "ranks":
             overlap(
-                deciding_of(arguments.run, arguments.passes), arguments.folder, out, arguments.threads, arguments.rounds
+                decider_of(arguments.run, arguments.passes), arguments.folder, out, arguments.threads, arguments.rounds
             )
         if arguments.part != "overlap":
             for number in range(arguments.rounds):

@@ -124,21 +124,21 @@ def check(folder: Path, files: int, run: str, passes: int) -> None:
 def measure(folder: Path, files: int, run: str, passes: int, ready: Barrier, queue: SimpleQueue[Any]) -> None:
     """Put the seconds of a pass, of decoding an image, and of preparing the network, by the clock."""
     import torch
-    from classify_folder import deciding_of, timed
+    from classify_folder import decider_of, timed
 
     from apac.data.image_file import without_warnings
 
     torch.set_num_threads(1)
-    deciding = deciding_of(run, passes)
+    decider = decider_of(run, passes)
     paths = sorted(folder.rglob("*.jpg"))[:MEASURED]
-    pixels = torch.stack([deciding.decode(path) for path in paths])
-    deciding.decide(pixels[:8])  # compiles the kernels
+    pixels = torch.stack([decider.decode(path) for path in paths])
+    decider.decide(pixels[:8])  # compiles the kernels
     ready.wait()
-    start = timed(lambda: deciding.prepared(files)).wall
-    deciding = deciding.prepared(files)
+    start = timed(lambda: decider.prepared(files)).wall
+    decider = decider.prepared(files)
     with without_warnings():
-        decode = timed(lambda: [deciding.decode(path) for path in paths]).wall / len(paths)
-    queue.put((timed(lambda: deciding.decide(pixels)).wall / (len(paths) * passes), decode, start))
+        decode = timed(lambda: [decider.decode(path) for path in paths]).wall / len(paths)
+    queue.put((timed(lambda: decider.decide(pixels)).wall / (len(paths) * passes), decode, start))
 
 
 def main() -> None:

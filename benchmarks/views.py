@@ -25,7 +25,7 @@ from apac import trees
 from apac.classify.scores import Scores, logarithms, rank
 from apac.deform.base import Deformation
 from apac.evaluation.intervals import mcnemar
-from apac.evaluation.measures import Measures, Scored, measure, score
+from apac.evaluation.measures import CalibratedScores, Measures, calibrate, measure
 from apac.runs import provenance
 from apac.runs.labeled_images import LabeledImages, images_held_out, images_to_test
 from apac.runs.storage import write_json
@@ -128,7 +128,9 @@ def main() -> None:
         seconds = seconds or each
     test, held_out = ways
     labels = sets[0].labels
-    rules = [score(name, test[name][0], test[name][1], labels, (held_out[name][1], sets[1].labels)) for name in test]
+    rules = [
+        calibrate(name, test[name][0], test[name][1], labels, (held_out[name][1], sets[1].labels)) for name in test
+    ]
     rows = [row(found, rule, rules, labels, seconds) for found, rule in zip(measure(rules, labels), rules, strict=True)]
     print(HEADER)
     for found in rows:
@@ -142,7 +144,9 @@ def main() -> None:
         write_json(options.json, payload | {"written": provenance.describe()})
 
 
-def row(found: Measures, rule: Scored, rules: list[Scored], labels: Tensor, seconds: float) -> dict[str, Any]:
+def row(
+    found: Measures, rule: CalibratedScores, rules: list[CalibratedScores], labels: Tensor, seconds: float
+) -> dict[str, Any]:
     """Return the results of one way; its calibrated likelihood is compared with that of the six views."""
     six = next(other for other in rules if other.rule == "six views")
     own, other = (part.scores.div(part.temperatures[:, None]).log_softmax(1) for part in (rule, six))

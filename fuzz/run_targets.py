@@ -67,7 +67,7 @@ def reliability_json(folder: Path) -> Target:
                 found = find_reliability([folder], classifier, plain=plain)
                 for probability in (0.0, 0.5, 0.97, 1.0) if found else ():
                     assert found is not None
-                    assert 0 <= found.such_answers(probability).accuracy <= 1
+                    assert 0 <= found.bin_of(probability).accuracy <= 1
 
     assert find_reliability([folder], classifiers[0]) is not None
     return in_file(path, mutate_json, load)

@@ -186,10 +186,10 @@ def quoted(value: Any) -> str:
     return shortened(text)
 
 
-def shortened(message: object, most: int = limits.QUOTED) -> str:
+def shortened(message: object, max_length: int = limits.QUOTED) -> str:
     """Return a message of another library, or another text, on one line and with at most this many characters."""
     text = " ".join(str(message).split()).rstrip(".")
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= max_length else f"{text[:max_length]}…"
 
 
 def to_float(value: Any) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from apac.cli import signals
-from apac.distributed.board import Board
+from apac.distributed.part_queue import PartQueue
 from apac.errors import missing
 from commands import call, refusal, succeed
 
@@ -49,12 +49,12 @@ def test_the_joined_file_has_the_rows_of_the_csv_option(folder, tmp_path):
 
 
 def test_an_interrupted_job_continues_with_the_same_command(folder, tmp_path, monkeypatch):
-    def stop(self: Board, part: int, content: bytes) -> None:
+    def stop(self: PartQueue, part: int, content: bytes) -> None:
         raise KeyboardInterrupt
 
     command = ("classify", "mnist-cnn", folder, "--plain", "--part-size", 2, "--out", tmp_path / "d")
     with monkeypatch.context() as patch:
-        patch.setattr(Board, "store", stop)
+        patch.setattr(PartQueue, "store", stop)
         result = call(*command)
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == (

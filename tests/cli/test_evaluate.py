@@ -65,16 +65,16 @@ def test_classify_quotes_how_often_such_answers_were_right(run, few, digit):
     succeed("evaluate", run, "--rule", "certified", "--limit", 32)
     (answer,) = json.loads(succeed("classify", run, digit[0], "--limit", 32, "--json").stdout)
     lines = list(csv.DictReader((run / "certified.csv").read_text().splitlines()))
-    low, high = answer["probability_of_such_answers"]
+    low, high = answer["bin_probability"]
     assert low <= answer["probability"] <= high
     such = [line["label"] == line["truth"] for line in lines if low < float(line["probability"]) <= high]
     assert len(such) >= 20
-    assert (answer["number_of_such_answers"], answer["accuracy_of_such_answers"]) == (len(such), np.mean(such))
+    assert (answer["bin_images"], answer["bin_accuracy"]) == (len(such), np.mean(such))
     text = succeed("classify", run, digit[0], "--limit", 32).stdout
     assert f"of {len(such)} test images with a probability of {low:g} to {high:g}, " in text
     for options in (["--limit", 64], ["--passes", 16], ["--combine", "sum"], ["--plain"]):  # were not evaluated
         (answer,) = json.loads(succeed("classify", run, digit[0], "--json", *options).stdout)
-        assert answer["accuracy_of_such_answers"] is None
+        assert answer["bin_accuracy"] is None
 
 
 def test_the_evaluation_of_other_data_is_not_quoted(run, few, monkeypatch):

@@ -134,14 +134,14 @@ def test_how_often_such_answers_were_right_is_printed_and_recorded(capsys, tmp_p
     records = decision_records(images, reliability=reliability)
     assert [record["settled"] for record in records] == [True, False]
     for record in records:
-        assert (record["number_of_such_answers"], record["accuracy_of_such_answers"]) == (1204, 1011 / 1204)
+        assert (record["bin_images"], record["bin_accuracy"]) == (1204, 1011 / 1204)
         terminal.print_record(record)
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == lines[3] == "  of 1,204 test images with a probability of 0.5 to 0.8, 84 % were right"
     table = list(csv.DictReader(records_to_csv(records, CLASSES).splitlines()))
     assert [line["settled"] for line in table] == ["True", "False"]
-    assert float(table[0]["accuracy_of_such_answers"]) == 1011 / 1204
-    assert table[0]["number_of_such_answers"] == "1204"
+    assert float(table[0]["bin_accuracy"]) == 1011 / 1204
+    assert table[0]["bin_images"] == "1204"
 
 
 @pytest.mark.parametrize(("right", "text"), [(1000, "100 %"), (999, "99.9 %"), (9999, "99.9 %"), (990, "99.0 %")])
@@ -181,9 +181,9 @@ def test_records_have_the_decision_of_each_image_in_order():
             "runner_up": "cat",
             "stopped": "certified",
             "settled": True,
-            "accuracy_of_such_answers": None,
-            "number_of_such_answers": None,
-            "probability_of_such_answers": None,
+            "bin_accuracy": None,
+            "bin_images": None,
+            "bin_probability": None,
             "passes": 48,
             "clipped": 0,
             "combine": "product",
@@ -203,9 +203,9 @@ def test_records_have_the_decision_of_each_image_in_order():
             "runner_up": "dog",
             "stopped": "limit",
             "settled": False,
-            "accuracy_of_such_answers": None,
-            "number_of_such_answers": None,
-            "probability_of_such_answers": None,
+            "bin_accuracy": None,
+            "bin_images": None,
+            "bin_probability": None,
             "passes": 64,
             "clipped": 3,
             "combine": "product",

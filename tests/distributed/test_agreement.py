@@ -43,9 +43,9 @@ def refused(check: Callable[[Group], None]) -> list[str]:
 
 
 def agree(
-    group: Group, out: Path, sources: Sequence[Path], deciding: FileClassifier | None = None, part_size: int = 2
+    group: Group, out: Path, sources: Sequence[Path], decider: FileClassifier | None = None, part_size: int = 2
 ) -> None:
-    settings = settings_of(deciding or file_classifier(), None, "csv")
+    settings = settings_of(decider or file_classifier(), None, "csv")
     check_agreement(group, settings, list(map(str, sources)), out, part_size=part_size)
 
 
@@ -127,8 +127,8 @@ def test_a_rank_without_the_data_or_that_cannot_write_is_refused_by_all(images, 
 
 def test_another_job_in_the_folder_is_refused_by_all(images, tmp_path):
     decide_files(file_classifier(), [str(images)], tmp_path / "d", part_size=2)
-    deciding = seeded(file_classifier(), 7)
-    (sentence,) = set(refused(lambda group: agree(group, tmp_path / "d", [images], deciding)))
+    decider = seeded(file_classifier(), 7)
+    (sentence,) = set(refused(lambda group: agree(group, tmp_path / "d", [images], decider)))
     assert f"{tmp_path / 'd'} has another job: its seed is 0, not 7; repeat the command" in sentence
     (images / "a" / "00000.png").write_bytes(b"other data")
     (sentence,) = set(refused(lambda group: agree(group, tmp_path / "d", [images])))
@@ -153,7 +153,7 @@ def test_a_folder_that_the_first_rank_cannot_list_is_refused_by_all(images, tmp_
 
     monkeypatch.setattr(file_list, "os", SimpleNamespace(path=os.path, scandir=scandir))
     (sentence,) = set(refused(lambda group: agree(group, tmp_path / "d", [images])))
-    assert sentence == f"the folder {images} cannot be listed: Permission denied."
+    assert sentence == f"the folder {images} cannot be listed: Permission denied; change its permissions, or omit it."
 
 
 def test_patterns_and_the_standard_input_are_not_listed_by_every_rank(images, tmp_path):

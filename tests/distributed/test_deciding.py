@@ -18,9 +18,9 @@ from PIL import Image
 
 import apac
 from apac.distributed import deciding as deciding_module
-from apac.distributed.board import Board
 from apac.distributed.deciding import decide_files
 from apac.distributed.merge import merge_parts
+from apac.distributed.part_queue import PartQueue
 from apac.inference.engine import MIN_OPERATIONS, operations
 from apac.runs import file_classifier as file_classifier_module
 from file_jobs import CLASSES, file_classifier, merged, seeded, write_images
@@ -44,10 +44,10 @@ def rows_of(content: bytes) -> list[dict[str, str]]:
 
 
 def test_the_decisions_are_those_of_all_images_at_once(images, whole):
-    deciding = file_classifier()
+    decider = file_classifier()
     paths = sorted(images.rglob("*.png"))
     pixels = torch.stack([torch.from_numpy(np.array(Image.open(path)))[None] for path in paths])
-    decision = deciding.classifier.decide(pixels.float() / 255)
+    decision = decider.classifier.decide(pixels.float() / 255)
     rows = rows_of(whole)
     assert [row["image"] for row in rows] == [str(path) for path in paths]
     assert [row["label"] for row in rows] == [CLASSES[label] for label in decision.labels]
@@ -63,15 +63,15 @@ def test_the_file_is_the_same_for_any_number_of_ranks_of_which_all_but_one_die(
     images, whole, tmp_path, monkeypatch, ranks
 ):
     decided: Counter[int] = Counter()
-    store = Board.store
+    store = PartQueue.store
 
-    def store_and_die(self: Board, part: int, content: bytes) -> None:
+    def store_and_die(self: PartQueue, part: int, content: bytes) -> None:
         if len(decided) > dying:
             raise KeyboardInterrupt
         store(self, part, content)
         decided[part] += 1
 
-    monkeypatch.setattr(Board, "store", store_and_die)
+    monkeypatch.setattr(PartQueue, "store", store_and_die)
     for dying in range(ranks - 1):  # each stores one part
         with pytest.raises(KeyboardInterrupt):
             decide_files(file_classifier(), [str(images)], tmp_path / "d", part_size=PART, rank=dying, ranks=ranks)
@@ -167,7 +167,7 @@ def test_a_damaged_part_is_made_again_and_logged(images, whole, tmp_path, caplog
 
 
 def test_merging_names_what_is_missing(images, tmp_path, monkeypatch):
-    monkeypatch.setattr(Board, "store", stop)
+    monkeypatch.setattr(PartQueue, "store", stop)
     with pytest.raises(KeyboardInterrupt):
         decide_files(file_classifier(), [str(images)], tmp_path / "d", part_size=PART)
     with pytest.raises(apac.InputError) as error:
@@ -180,7 +180,7 @@ def test_merging_names_what_is_missing(images, tmp_path, monkeypatch):
         merge_parts(images, tmp_path / "d.csv")
 
 
-def stop(self: Board, part: int, content: bytes) -> None:
+def stop(self: PartQueue, part: int, content: bytes) -> None:
     raise KeyboardInterrupt
 
 

@@ -30,18 +30,18 @@ def images(tmp_path: Path) -> Path:
     return write_images(tmp_path / "images", 6)
 
 
-def with_rule(deciding: FileClassifier) -> FileClassifier:
-    return replace(deciding, classifier=replace(deciding.classifier, rule=apac.FixedPasses(3)))
+def with_rule(decider: FileClassifier) -> FileClassifier:
+    return replace(decider, classifier=replace(decider.classifier, rule=apac.FixedPasses(3)))
 
 
-def with_weights(deciding: FileClassifier) -> FileClassifier:
+def with_weights(decider: FileClassifier) -> FileClassifier:
     with torch.no_grad():
-        deciding.classifier.network[1].bias[0] = 1e-6  # type: ignore[index]
-    return deciding
+        decider.classifier.network[1].bias[0] = 1e-6  # type: ignore[index]
+    return decider
 
 
-def with_temperature(deciding: FileClassifier) -> FileClassifier:
-    return replace(deciding, classifier=replace(deciding.classifier, temperature=2.0))
+def with_temperature(decider: FileClassifier) -> FileClassifier:
+    return replace(decider, classifier=replace(decider.classifier, temperature=2.0))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def with_temperature(deciding: FileClassifier) -> FileClassifier:
         (with_rule, r"its rule is Certified\(.*\), not FixedPasses\(passes=3\)"),
         (with_weights, "its network is [0-9a-f]{64}, not [0-9a-f]{64}"),
         (with_temperature, "its temperature is 1.0, not 2.0"),
-        (lambda deciding: replace(deciding, fit="pad"), "its fit is crop, not pad"),
+        (lambda decider: replace(decider, fit="pad"), "its fit is crop, not pad"),
     ],
 )
 @pytest.mark.parametrize("rank", [0, 1])

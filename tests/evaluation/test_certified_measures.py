@@ -76,5 +76,5 @@ def test_the_reliability_is_that_of_the_probabilities_in_use(decision, labels, m
     (of,) = measure_certified(CLASSIFIER, sharper, LOG_SCORES, labels).reliability
     assert (of.rule, of.passes, of.temperature, sum(of.images), sum(of.right)) == ("product", None, 0.5, 7, 5)
     largest = float((2 * LOG_SCORES[:7]).softmax(dim=1).max())
-    assert of.such_answers(largest).high == 1.0
-    assert of.such_answers(largest).low < largest  # so that it is in the last group
+    assert of.bin_of(largest).high == 1.0
+    assert of.bin_of(largest).low < largest  # so that it is in the last group

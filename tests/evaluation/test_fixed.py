@@ -133,7 +133,9 @@ def test_measures_are_those_of_the_probabilities_of_decisions(network, part):
         expected = log_loss(labels, decision.probabilities, labels=range(10))
         assert found.uncalibrated.nll.value == pytest.approx(expected, rel=1e-9)
     assert result.held_out == 0
-    with pytest.raises(apac.InputError, match="'product' was not evaluated with 3 passes"):
+    with pytest.raises(
+        apac.InputError, match="'product' with 3 passes was not evaluated; choose among plain with 1, product with"
+    ):
         result.measures_of("product", 3)
 
 

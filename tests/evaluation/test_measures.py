@@ -14,7 +14,7 @@ from torch import Tensor
 
 from apac.classify.scores import logarithms
 from apac.evaluation.calibration import with_temperature
-from apac.evaluation.measures import OF_PROBABILITIES, Measures, Scored, measure, score
+from apac.evaluation.measures import OF_PROBABILITIES, CalibratedScores, Measures, calibrate, measure
 from apac.randomness import generator
 
 IMAGES, CLASSES, SHARPNESS = 900, 4, 2.0
@@ -32,12 +32,12 @@ def labels(truth) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def rules(truth, labels) -> list[Scored]:
+def rules(truth, labels) -> list[CalibratedScores]:
     """A plain prediction with noise that is too sharp, and a rule without noise."""
     noise = 2 * torch.randn(IMAGES, CLASSES, generator=generator(0, "test", 2), dtype=torch.float64)
     return [
-        score("plain", 1, SHARPNESS * (truth + noise), labels, None),
-        score("product", 16, SHARPNESS * truth, labels, None),
+        calibrate("plain", 1, SHARPNESS * (truth + noise), labels, None),
+        calibrate("product", 16, SHARPNESS * truth, labels, None),
     ]
 
 
@@ -116,8 +116,8 @@ def test_no_image_takes_part_in_the_fit_of_its_own_temperature(rules, labels):
     scores = rules[0].scores
     changed = labels.clone()
     changed[7] = (changed[7] + 1) % CLASSES
-    before = score("plain", 1, scores, labels, None).temperatures
-    after = score("plain", 1, scores, changed, None).temperatures
+    before = calibrate("plain", 1, scores, labels, None).temperatures
+    after = calibrate("plain", 1, scores, changed, None).temperatures
     same = before == after
     assert same[7]
     assert int(same.sum()) == IMAGES // 5
@@ -125,7 +125,7 @@ def test_no_image_takes_part_in_the_fit_of_its_own_temperature(rules, labels):
 
 
 def test_held_out_images_give_one_temperature_to_all(rules, truth, labels):
-    found = score("plain", 1, rules[0].scores, labels, (3 * truth, labels))
+    found = calibrate("plain", 1, rules[0].scores, labels, (3 * truth, labels))
     (temperature,) = found.temperatures.unique().tolist()
     assert temperature == pytest.approx(3, rel=0.15)
 
@@ -133,7 +133,7 @@ def test_held_out_images_give_one_temperature_to_all(rules, truth, labels):
 def test_probabilities_that_underflow_have_a_finite_likelihood():
     zero = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     scores = logarithms("sum", zero.log(), zero)
-    rule = score("sum", 1, scores, torch.tensor([1]), (scores, torch.tensor([1])))
+    rule = calibrate("sum", 1, scores, torch.tensor([1]), (scores, torch.tensor([1])))
     (part,) = measure([rule], torch.tensor([1]))
     assert 700 < part.uncalibrated.nll.value < 800
     assert np.isfinite(part.calibrated.nll.value)

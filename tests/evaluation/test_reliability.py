@@ -43,7 +43,7 @@ def test_groups_count_the_right_answers_of_a_range_of_probabilities():
     found = measured(confidence, correct)
     assert (sum(found.images), sum(found.right)) == (1000, int(correct.sum()))
     assert min(found.images) >= 20
-    such = found.such_answers(0.76)
+    such = found.bin_of(0.76)
     assert (such.low, such.high) == (0.7, 0.8)
     inside = (confidence > 0.7) & (confidence <= 0.8)
     assert (such.images, such.right) == (int(inside.sum()), int(correct[inside].sum()))
@@ -52,7 +52,7 @@ def test_groups_count_the_right_answers_of_a_range_of_probabilities():
 
 def test_groups_of_few_images_are_merged_with_their_neighbors():
     assert of().images == (20,)  # there are no more
-    assert of().such_answers(0.99).images == 20
+    assert of().bin_of(0.99).images == 20
     confidence = torch.cat([torch.full((150,), 0.97), torch.full((15,), 0.65), torch.full((15,), 0.75)]).double()
     found = measured(confidence, confidence < 0.7)
     assert (found.images, found.right, found.bounds) == ((30, 150), (15, 0), (0.8, 1.0))
@@ -155,7 +155,7 @@ def test_the_shipped_networks_have_the_reliability_of_their_own_rule(name):
         found = find_reliability([run.folder], classifier, plain=of_plain)
         assert found is not None
         assert sum(found.images) == 10_000
-        assert found.such_answers(0.9995).accuracy > found.such_answers(0.45).accuracy
+        assert found.bin_of(0.9995).accuracy > found.bin_of(0.45).accuracy
 
 
 def test_fewer_images_than_a_group_needs_are_not_stored(tmp_path):

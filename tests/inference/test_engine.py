@@ -301,10 +301,10 @@ def test_two_threads_may_call_a_prepared_network_concurrently(network):
 
 @each_engine
 def test_threads_may_share_modules_on_the_cpu_and_prepared_networks_but_no_other_callable(network):
-    assert engine.serves_threads(network)
-    assert engine.serves_threads(ready(network))
-    assert not engine.serves_threads(lambda images: images)
-    assert not engine.serves_threads(nn.Linear(2, 2, device="meta"))
+    assert engine.is_thread_safe(network)
+    assert engine.is_thread_safe(ready(network))
+    assert not engine.is_thread_safe(lambda images: images)
+    assert not engine.is_thread_safe(nn.Linear(2, 2, device="meta"))
 
 
 def prepared_count(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:

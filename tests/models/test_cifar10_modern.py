@@ -1,4 +1,4 @@
-"""The network in the manner of airbench."""
+"""The network modeled on airbench."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import apac
 from apac import models
 from apac.models.cifar10_modern import (
     NOISE,
+    DiracConv2d,
     FastBias,
-    PassingConvolution,
     PatchWhitening,
     SlowLinear,
     cifar10_modern,
@@ -49,7 +49,7 @@ def test_its_size_is_that_of_airbench():
 
 def test_an_untrained_convolution_passes_its_inputs_on(random):
     network = models.build("cifar10-modern", generator=random)
-    convolutions = [layer for layer in network if isinstance(layer, PassingConvolution)]
+    convolutions = [layer for layer in network if isinstance(layer, DiracConv2d)]
     assert [layer.out_channels for layer in convolutions] == [64, 64, 256, 256, 256, 256]
     for layer in convolutions:
         x = torch.randn(2, layer.in_channels, 8, 8, generator=random)

@@ -192,7 +192,7 @@ def test_the_readme_opens_with_the_errors_of_the_shipped_network_after_the_passe
 
 def test_the_results_page_lists_how_the_network_of_today_was_decided():
     payload = stored("views/cifar10-modern")
-    text = re.split(r"^## ", PAGE.partition("\n## A network of today\n")[2], flags=re.MULTILINE)[0]
+    text = re.split(r"^## ", PAGE.partition("\n## A modern network\n")[2], flags=re.MULTILINE)[0]
     shown = {row[0]: row[1:] for row in cells(text)}
     for way in payload["ways"]:
         assert shown[way["rule"]] == [

@@ -13,7 +13,7 @@ from PIL import Image
 
 from apac.evaluation.certified_measures import Answers, CertifiedMeasures
 from apac.evaluation.fixed import Evaluation, Row
-from apac.evaluation.measures import Estimate, Measures, Scored, measure
+from apac.evaluation.measures import CalibratedScores, Estimate, Measures, measure
 from apac.randomness import generator
 from apac.reporting import measures as shown
 from apac.reporting.figures import probabilities as figures
@@ -28,9 +28,9 @@ def measured() -> tuple[Measures, ...]:
     truth = 2 * torch.randn(IMAGES, 4, generator=generator(0, "test", 0), dtype=torch.float64)
     labels = torch.multinomial(truth.softmax(dim=1), 1, generator=generator(0, "test", 1))[:, 0]
     noise = torch.randn(IMAGES, 4, generator=generator(0, "test", 2), dtype=torch.float64)
-    rules = [Scored("plain", 1, truth + 2 * noise, torch.full((IMAGES,), 1.5))]
+    rules = [CalibratedScores("plain", 1, truth + 2 * noise, torch.full((IMAGES,), 1.5))]
     rules += [
-        Scored(rule, passes, truth + noise / passes, torch.full((IMAGES,), 1 / passes))
+        CalibratedScores(rule, passes, truth + noise / passes, torch.full((IMAGES,), 1 / passes))
         for passes in (4, 16)
         for rule in ("product", "sum")
     ]

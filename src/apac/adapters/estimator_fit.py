@@ -19,7 +19,7 @@ from apac.data.normalize import Identity, Normalization
 from apac.deform.base import Deformation, InputType
 from apac.errors import InputError
 from apac.evaluation.calibration import FOLDS
-from apac.evaluation.tuning import MIN_IMAGES, choose, measure, passes_to_compare, pool
+from apac.evaluation.tuning import MIN_IMAGES, choose, passes_to_compare, pool, score_candidates
 from apac.randomness import generator, seeding
 from apac.training.config import TrainConfig
 
@@ -107,7 +107,7 @@ class Training:
         for k in range(FOLDS):
             trained, held_out = self.run(data.select(fold != k)), data.select(fold == k)
             samples = trained.to_samples(held_out.array)
-            parts.append(measure(trained.classifier, samples, held_out.labels, passes=passes))
+            parts.append(score_candidates(trained.classifier, samples, held_out.labels, passes=passes))
         return choose(pool(parts), passes, self.config.seed, tolerance=0)
 
 

@@ -24,7 +24,9 @@ def combined_weights(
     if class_weight is not None:
         weights = weights * _weights_of_classes(class_weight, y, weights)
         if not weights.any():
-            raise InputError("the products of sample_weight and class_weight are all zero; give a class both.")
+            raise InputError(
+                "the products of sample_weight and class_weight are all zero; at least one class needs both above 0."
+            )
     return weights
 
 

@@ -197,4 +197,7 @@ def _validate_finite(log_probabilities: Tensor, when: str) -> None:
     finite = log_probabilities.isfinite().all(dim=1)
     if not finite.all():
         bad = int((~finite).nonzero()[0])
-        raise InputError(f"the network returned NaN or an infinite logit for image {bad} {when}.")
+        raise InputError(
+            f"the network returned NaN or an infinite logit for image {bad} {when}; check its weights and the range of "
+            f"the images."
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from apac.classify.pass_parameters import all_values, digest_of_all, sample_inde
 from apac.deform.base import Deformation
 from apac.distributed.ranks.group import Group
 from apac.errors import InputError
-from apac.inference.engine import Network, evaluating, prepare, serves_threads
+from apac.inference.engine import Network, evaluating, is_thread_safe, prepare
 from apac.inference.workers import WorkerPool, worker_pool
 
 Item = TypeVar("Item")
@@ -60,7 +61,7 @@ class PassRunner:
         # A deformation that serves one thread at a time uses all torch threads, in the calling thread.
         pool = (
             worker_pool(limit_caller=self.deformation.thread_safe)
-            if serves_threads(self.network)
+            if is_thread_safe(self.network)
             else nullcontext(CALLING_THREAD)
         )
         with evaluating(self.network), pool as workers:
@@ -113,7 +114,8 @@ class PassRunner:
         if self.deformation.thread_safe or images.device.type != "cpu":
             return max(self.device_batch, min(PART * self.device_batch, _fitting(images, CACHE)))
         # A call of another library costs as much as hundreds of small images: as many as fit, in equal parts.
-        return -(-len(images) // -(-len(images) // max(1, _fitting(images, LIBRARY_CACHE))))
+        parts = math.ceil(len(images) / max(1, _fitting(images, LIBRARY_CACHE)))
+        return math.ceil(len(images) / parts)
 
     def _parameters(self, images: Tensor, numbers: range) -> list[Any] | None:
         """Return the parameters of passes for each set, or None if every image has its own.

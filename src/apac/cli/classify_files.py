@@ -36,11 +36,11 @@ def classify_files(
     with interrupt_on_signal(), show_progress() as progress:
         try:
             if started_by_agent():
-                deciding, reliability, again = _agreed(load, sources, out, format, part_size)
+                decider, reliability, again = _agreed(load, sources, out, format, part_size)
             else:
-                (deciding, reliability), again = load(), is_restart(Group())
+                (decider, reliability), again = load(), is_restart(Group())
             done = decide_files(
-                deciding,
+                decider,
                 sources,
                 out,
                 reliability=reliability,
@@ -75,7 +75,7 @@ def _agreed(
     from apac.distributed.settings import settings_of
 
     with process_group("cpu") as group:
-        deciding, reliability = group.together(load)
-        settings, again = settings_of(deciding, reliability, format), is_restart(group)
+        decider, reliability = group.together(load)
+        settings, again = settings_of(decider, reliability, format), is_restart(group)
         check_agreement(group, settings, sources, out, part_size=part_size, is_restart=again)
-    return deciding, reliability, again
+    return decider, reliability, again

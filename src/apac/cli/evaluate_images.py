@@ -73,12 +73,12 @@ def held_out_images(run: Run, tested: LabeledImages, progress: Progress) -> tupl
 
     try:
         moved = tested.data if tested.own and tested.data != run.data else None
-        apart = images_held_out(run, data=moved, progress=progress)
+        held_out = images_held_out(run, data=moved, progress=progress)
     except InputError:  # none were held out, or the training data are not available
         return None
-    if len(apart.images) < MIN_HELD_OUT:
+    if len(held_out.images) < MIN_HELD_OUT:
         return None
-    return apart.images[:MAX_HELD_OUT], apart.labels[:MAX_HELD_OUT]
+    return held_out.images[:MAX_HELD_OUT], held_out.labels[:MAX_HELD_OUT]
 
 
 def require_same_evaluation(
@@ -115,8 +115,8 @@ def described(run: Run, tested: LabeledImages) -> dict[str, Any]:
 
 def mention_cost(tested: LabeledImages, held_out: tuple[Tensor, Tensor] | None, passes: str) -> None:
     """Print what is decided, before it takes its time."""
-    apart = "" if held_out is None else f" and {len(held_out[0]):,} held-out images"
-    print(f"Deciding {len(tested.images):,} test images{apart}, {passes}.", flush=True)
+    and_held_out = "" if held_out is None else f" and {len(held_out[0]):,} held-out images"
+    print(f"Deciding {len(tested.images):,} test images{and_held_out}, {passes}.", flush=True)
 
 
 def mention_data_and_choice(run: Run, tested: LabeledImages) -> None:

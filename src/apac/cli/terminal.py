@@ -104,9 +104,9 @@ def print_record(record: dict[str, Any]) -> None:
     """Print the decision of one image, how often such answers were right, and how the image was converted."""
     name = record["image"].encode(errors="surrogateescape").decode(errors="replace")  # a file name may not be UTF-8
     print(f"{name}: {_sentence(record)}")
-    if record["number_of_such_answers"]:
-        accuracy, images = record["accuracy_of_such_answers"], record["number_of_such_answers"]
-        low, high = record["probability_of_such_answers"]
+    if record["bin_images"]:
+        accuracy, images = record["bin_accuracy"], record["bin_images"]
+        low, high = record["bin_probability"]
         print(f"  of {images:,} test images with a probability of {low:g} to {high:g}, {_percent(accuracy)} were right")
     if record["notes"]:
         print(f"  converted: {', '.join(record['notes'])}")

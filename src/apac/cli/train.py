@@ -229,7 +229,7 @@ def _is_incomplete(out: Path, overwrite: bool) -> bool:
     return not overwrite and holds_run(out) and not is_complete(out)
 
 
-Choice = tuple[str, str, "Deformation | None", "TrainConfig"]
+TrainArguments = tuple[str, str, "Deformation | None", "TrainConfig"]
 
 
 def _with_imports(context: typer.Context, *paths: str | None) -> str:
@@ -261,7 +261,7 @@ def _deformation(deformation: str | None, *, plain: bool) -> Deformation | None:
 
 def _new(
     out: Path, network: str | None, data: str | None, deformation: Deformation | None, chosen: dict[str, Any]
-) -> Choice:
+) -> TrainArguments:
     from apac.training.config import TrainConfig
 
     data = data or "mnist-5k"
@@ -270,7 +270,7 @@ def _new(
 
 def _resumed(
     out: Path, network: str | None, data: str | None, deformation: Deformation | None, chosen: dict[str, Any]
-) -> Choice:
+) -> TrainArguments:
     """Return the stored settings, updated with the given options."""
     from dataclasses import replace
 

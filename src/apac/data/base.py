@@ -41,7 +41,7 @@ class Dataset:
         if (train.shape[1:], train.dtype) != (test.shape[1:], test.dtype):
             raise InputError(
                 f"training and test images must have one shape and type, got {train.dtype} {tuple(train.shape)} and "
-                f"{test.dtype} {tuple(test.shape)}."
+                f"{test.dtype} {tuple(test.shape)}; convert both alike."
             )
 
     @property
@@ -80,7 +80,7 @@ def check_images(images: Tensor | StoredImages, name: str = "images") -> None:
     if not tensor or images.ndim != 4 or not (images.dtype == torch.uint8 or images.is_floating_point()):
         raise InputError(f"{name} must be uint8 or floating-point (N, C, H, W), got {_describe(images)}.")
     if images.is_floating_point() and not images.isfinite().all():
-        raise InputError(f"{name} must be finite, got NaN or an infinite value.")
+        raise InputError(f"{name} must be finite, got NaN or an infinite value; fix or remove these images.")
 
 
 def check_labels(labels: Tensor, count: int, classes: int | None = None, name: str = "labels") -> None:

@@ -112,13 +112,13 @@ class _SilentLibtiff:
         with self._lock:
             self._entered += 1
             if self._entered == 1:
-                self._handlers = [set_handler(None) for set_handler in _libtiff_set_handler()]
+                self._handlers = [set_handler(None) for set_handler in _libtiff_handler_setters()]
 
     def __exit__(self, *raised: object) -> None:
         with self._lock:
             self._entered -= 1
             if not self._entered:
-                for set_handler, handler in zip(_libtiff_set_handler(), self._handlers, strict=True):
+                for set_handler, handler in zip(_libtiff_handler_setters(), self._handlers, strict=True):
                     set_handler(handler)
 
 
@@ -126,8 +126,8 @@ silent_libtiff = _SilentLibtiff()
 
 
 @cache
-def _libtiff_set_handler() -> list[Callable[[int | None], int | None]]:
-    """Return the function that exchanges its handler of errors, if the library is found."""
+def _libtiff_handler_setters() -> list[Callable[[int | None], int | None]]:
+    """Return TIFFSetErrorHandler of every libtiff that is loaded."""
     found: list[Any] = []
     with suppress(OSError, AttributeError):
         maps = Path("/proc/self/maps").read_text().splitlines()
@@ -159,7 +159,10 @@ def _check_size(name: str, file: Any, content: BoundedFile, max_pixels: int | No
 
 
 def _check_bytes(name: str, content: BoundedFile, per_pixel: float, max_pixels: int | None) -> None:
-    """Refuse a file with more bytes for each pixel that may be decoded; who lowers that number still reads photos."""
+    """Raise InputError for a file with more bytes than `per_pixel` for each pixel that may be decoded.
+
+    A lower `max_pixels` does not lower this limit.
+    """
     allowed = per_pixel * max(limits.PIXELS, max_pixels or 0)
     if content.size() > allowed:
         raise InputError(f"{name} has more than {allowed / 1_000_000:g} MB; reduce it first.")
@@ -180,7 +183,7 @@ def _simple_mode(name: str, picture: Image.Image, format: str | None) -> Image.I
 
 
 def too_large(name: str, max_pixels: int | None, copies: int = 1) -> str:
-    """Return what is wrong with a file; only those who chose the limit are told to raise it."""
+    """Return the error message; it mentions `max_pixels` only if the caller set it."""
     megapixels = (limits.PIXELS if max_pixels is None else max_pixels) // copies / 1_000_000
     advice = "reduce it first" if max_pixels is None else "reduce it first, or raise max_pixels"
     return f"{name} has more than {megapixels:g} megapixels; {advice}."

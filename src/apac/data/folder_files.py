@@ -86,7 +86,7 @@ def find_files(folder: Path) -> FolderFiles:
 def image_files(folder: Path) -> list[Path]:
     """Return the image files in a folder and its subfolders, sorted, whatever its layout.
 
-    Those in formats that cannot be read are included, so that reading them tells so.
+    Those in formats that cannot be read are included, so that reading them says why they are skipped.
     """
     files = [path for path in _walk(folder) if _reason(path) not in (HIDDEN, NO_IMAGE)]
     if not files:

@@ -35,7 +35,7 @@ class ItemReader:
         try:
             self._count = len(dataset)
         except Exception as error:  # a dataset of the caller may raise anything
-            raise InputError(f"the length of the dataset is unknown: {_reason(error)}.") from error
+            raise InputError(f"the length of the dataset is unknown: {_reason(error)}; implement __len__.") from error
         if not self._count:
             raise InputError("the dataset must hold at least one item to train on.")
         first = self[0]
@@ -155,7 +155,7 @@ def _load(
 
 def _checked(loading: Iterator[tuple[Tensor, list[int]] | str]) -> Generator[tuple[Tensor, list[int]], None, None]:
     try:
-        with lost_workers_named():
+        with translate_worker_errors():
             for batch in loading:
                 if isinstance(batch, str):
                     raise InputError(batch)
@@ -165,7 +165,7 @@ def _checked(loading: Iterator[tuple[Tensor, list[int]] | str]) -> Generator[tup
 
 
 @contextmanager
-def lost_workers_named() -> Iterator[None]:
+def translate_worker_errors() -> Iterator[None]:
     """Convert torch's error about a worker that was killed, which the main thread raises wherever it is."""
     try:
         yield

@@ -92,9 +92,9 @@ class MappedImages(StoredImages):
         return MappedImages(self.path, self._stored, positions[index])
 
 
-def part_size(shape: Sequence[int], most: int) -> int:
-    """Return how many images of shape (C, H, W) to convert at once: `most`, or fewer large ones."""
-    return max(1, min(most, PART // max(1, prod(shape))))
+def part_size(shape: Sequence[int], maximum: int) -> int:
+    """Return how many images of shape (C, H, W) to convert at once: `maximum`, or fewer large ones."""
+    return max(1, min(maximum, PART // max(1, prod(shape))))
 
 
 def take(images: Any, index: Tensor | slice) -> Any:

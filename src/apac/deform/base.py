@@ -17,7 +17,7 @@ from apac.validation import measure_json, quoted, shortened, validate_strength
 
 InputType = Literal["vectors", "series", "images"]
 INPUT_TYPES: tuple[InputType, ...] = ("vectors", "series", "images")
-OVERSHOOT = 0.5  # more than a resize that sharpens edges adds, and less than standardized images have
+OVERSHOOT = 0.5  # tolerance beyond 0 … 1: resizing overshoots less, standardized images exceed it
 
 
 class Deformation(ABC):
@@ -190,7 +190,8 @@ class Deformation(ABC):
         """Raise InputError if classes have their own deformations and their number differs from `classes`."""
         if self.set_of_class is not None and len(self.set_of_class) != classes:
             raise InputError(
-                f"the PerClass has {len(self.set_of_class)} classes, but the network or the data has {classes}."
+                f"the PerClass has {len(self.set_of_class)} classes, but the network or the data has {classes}; "
+                f"pass classes={classes} to PerClass."
             )
 
     def to_json(self) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class Thickness(Deformation):
         uniform = torch.rand(n, generator=generator, device=generator.device)
         (values,) = as_arrays(uniform)
         dilated, changed = values < self.dilate, values < self.dilate + self.erode
+        # 1 if dilated, −1 if eroded, 0 if neither
         return ThicknessParameters(torch.as_tensor(2 * dilated - 1 * changed, dtype=torch.int8))
 
     def window(self, image_size: tuple[int, int]) -> int:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from apac.data.image_file import without_warnings
-from apac.distributed.board import Board
 from apac.distributed.claims import Claims
 from apac.distributed.job import CLAIMS, Job, check_folder, open_job
+from apac.distributed.part_queue import PartQueue
 from apac.distributed.settings import settings_of
 from apac.distributed.tables import Format, Row, row_of, to_bytes, unreadable_row
 from apac.errors import InputError, require
@@ -32,7 +32,7 @@ from apac.runs.classified import ClassifiedImages
 from apac.runs.file_classifier import FileClassifier
 
 FILES_PER_TASK = 8  # that a thread decodes at a time
-POLL, MAX_POLL = 0.1, 5.0  # seconds between two looks, while other processes decide the last parts
+POLL, MAX_POLL = 0.1, 5.0  # seconds between two polls, while other processes decide the last parts
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class DecidedFiles:
 
 
 def decide_files(
-    deciding: FileClassifier,
+    decider: FileClassifier,
     sources: Sequence[str],
     out: Path,
     *,
@@ -68,20 +68,20 @@ def decide_files(
     if format == "parquet":
         require("pyarrow", extra="parquet")
     check_folder(out)
-    settings = settings_of(deciding, reliability, format)
+    settings = settings_of(decider, reliability, format)
     with Claims(out / CLAIMS) as claims:
         job = open_job(out, claims, settings, sources, part_size=part_size, is_first=rank == 0, is_restart=is_restart)
-        board = Board(job, claims, start=rank * job.files.parts // ranks, is_first=rank == 0, progress=progress)
-        if board.is_complete:
+        queue = PartQueue(job, claims, start=rank * job.files.parts // ranks, is_first=rank == 0, progress=progress)
+        if queue.is_complete:
             return DecidedFiles(job, 0, 0)
-        prepared = deciding.prepared(job.files.count)
+        prepared = decider.prepared(job.files.count)
         threads = torch.get_num_threads()
         with (
             without_warnings(),
             ThreadPoolExecutor(threads, thread_name_prefix="apac-decode") as readers,
             ThreadPoolExecutor(1, thread_name_prefix="apac-write") as writer,
         ):
-            worker = Worker(prepared, reliability, job, board, readers, writer)
+            worker = Worker(prepared, reliability, job, queue, readers, writer)
             try:
                 worker.run()
             except BaseException:
@@ -105,16 +105,16 @@ class Worker:
 
     def __init__(
         self,
-        deciding: FileClassifier,
+        decider: FileClassifier,
         reliability: Reliability | None,
         job: Job,
-        board: Board,
+        queue: PartQueue,
         readers: ThreadPoolExecutor,
         writer: ThreadPoolExecutor,
         *,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._deciding, self._reliability, self._job, self._board = deciding, reliability, job, board
+        self._decider, self._reliability, self._job, self._queue = decider, reliability, job, queue
         self._readers, self._writer, self._wait = readers, writer, wait
         self._unread: deque[tuple[int, list[str], bool]] = deque()  # batches of claimed parts
         self._next: _Batch | None = None
@@ -129,7 +129,7 @@ class Worker:
             batch, self._next = self._next or self._read_ahead(), None
             if batch is None:
                 self._finish_writing()
-                if self._board.is_complete:
+                if self._queue.is_complete:
                     return
                 self._wait(pause)
                 pause = min(2 * pause, MAX_POLL)
@@ -145,12 +145,12 @@ class Worker:
     def _read_ahead(self) -> _Batch | None:
         """Start to decode the next batch, of the part under way or of another one."""
         if not self._unread:
-            part = self._board.claim()
+            part = self._queue.claim()
             if part is None:
                 return None
             paths = self._job.files.read(part)
-            starts = range(0, len(paths), self._deciding.batch_size)
-            self._unread.extend((part, paths[i : i + self._deciding.batch_size], i == starts[-1]) for i in starts)
+            starts = range(0, len(paths), self._decider.batch_size)
+            self._unread.extend((part, paths[i : i + self._decider.batch_size], i == starts[-1]) for i in starts)
         part, paths, is_last = self._unread.popleft()
         tasks = (paths[i : i + FILES_PER_TASK] for i in range(0, len(paths), FILES_PER_TASK))
         return _Batch(part, paths, is_last, [self._readers.submit(self._decode, task) for task in tasks])
@@ -159,7 +159,7 @@ class Worker:
         decoded: list[Tensor | str] = []
         for path in paths:
             try:
-                decoded.append(self._deciding.decode(Path(path)))
+                decoded.append(self._decider.decode(Path(path)))
             except InputError as error:
                 if not os.path.exists(path):
                     self._job.check_data()  # a file may be missing, but not all of them
@@ -174,10 +174,10 @@ class Worker:
         classes = self._job.classes
         records: list[dict[str, Any]] = []
         if readable:
-            decision = self._deciding.decide(torch.stack(readable))
-            is_plain = self._deciding.plain is not None
+            decision = self._decider.decide(torch.stack(readable))
+            is_plain = self._decider.plain is not None
             files = ClassifiedImages(tuple(map(Path, paths)), decision, classes, ((),) * len(paths), {}, is_plain)
-            records = decision_records(files, strength=self._deciding.strength, reliability=self._reliability)
+            records = decision_records(files, strength=self._decider.strength, reliability=self._reliability)
         next_record = iter(records)
         self.decided += len(decoded)
         self.unreadable += len(decoded) - len(readable)
@@ -187,11 +187,11 @@ class Worker:
         ]
 
     def _write(self, part: int, rows: list[Row]) -> None:
-        self._board.store(part, to_bytes(rows, self._job.classes, self._job.format))
+        self._queue.store(part, to_bytes(rows, self._job.classes, self._job.format))
 
     def _finish_writing(self) -> None:
         if self._writing is not None:
             part, writing = self._writing
             writing.result()
-            self._board.stored(part)
+            self._queue.mark_stored(part)
             self._writing = None

@@ -47,7 +47,9 @@ def find_images(sources: Sequence[str]) -> Iterator[str]:
                 with open(source[1:], "rb") as lines:
                     yield from _lines(lines)
             except OSError as error:
-                raise InputError(f"the list {source[1:]} cannot be read: {error.strerror or error}.") from error
+                raise InputError(
+                    f"the list {source[1:]} cannot be read: {error.strerror or error}; give another."
+                ) from error
         elif glob.has_magic(source):
             for match in sorted(glob.iglob(source, recursive=True)):
                 yield from _walk(match) if os.path.isdir(match) else [match]
@@ -235,7 +237,9 @@ def store_list(folder: Path, paths: Iterable[str], part_size: int | None = None)
 
 
 def _not_listed(folder: str, error: OSError) -> InputError:
-    return InputError(f"the folder {folder} cannot be listed: {error.strerror or error}.")
+    return InputError(
+        f"the folder {folder} cannot be listed: {error.strerror or error}; change its permissions, or omit it."
+    )
 
 
 def _damaged(folder: Path) -> StorageError:

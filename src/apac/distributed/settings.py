@@ -16,28 +16,28 @@ from torch import nn
 from apac.distributed.file_list import STANDARD_INPUT
 from apac.distributed.tables import Format
 from apac.evaluation.reliability import Reliability
-from apac.inference.engine import serves_threads
+from apac.inference.engine import is_thread_safe
 from apac.runs.file_classifier import FileClassifier
 from apac.runs.provenance import PACKAGES, code_version, installed_version
 from apac.validation import shortened
 
 
-def settings_of(deciding: FileClassifier, reliability: Reliability | None, format: Format) -> dict[str, Any]:
+def settings_of(decider: FileClassifier, reliability: Reliability | None, format: Format) -> dict[str, Any]:
     """Describe what determines the result, apart from the files."""
-    classifier = deciding.classifier
+    classifier = decider.classifier
     settings: dict[str, Any] = {
         "format": format,
-        "network": _network_digest(deciding),
-        "classes": list(deciding.classes),
-        "image shape": list(deciding.image_shape),
-        "fit": deciding.fit,
-        "digits": deciding.digits,
-        "max pixels": deciding.max_pixels,
-        "plain": deciding.plain is not None,
+        "network": _network_digest(decider),
+        "classes": list(decider.classes),
+        "image shape": list(decider.image_shape),
+        "fit": decider.fit,
+        "digits": decider.digits,
+        "max pixels": decider.max_pixels,
+        "plain": decider.plain is not None,
         "rule": repr(classifier.rule),
         "seed": classifier.seed,
         "combine": classifier.combine,
-        "strength": deciding.strength,
+        "strength": decider.strength,
         "temperature": classifier.temperature,
         "deformation": repr(classifier.deformation),
         "parameters of the deformation": _digest(json.dumps(classifier.deformation.to_json(), sort_keys=True)),
@@ -46,7 +46,7 @@ def settings_of(deciding: FileClassifier, reliability: Reliability | None, forma
         "version of apac": code_version(),
         **{f"version of {name}": installed_version(name) for name in (*PACKAGES[1:], "pillow")},
     }
-    if not (classifier.deformation.thread_safe and serves_threads(classifier.network)):
+    if not (classifier.deformation.thread_safe and is_thread_safe(classifier.network)):
         settings["number of threads"] = torch.get_num_threads()  # the network's batches and its rounding depend on it
     return json.loads(json.dumps(settings))  # type: ignore[no-any-return]  # tuples as lists, as they are read again
 
@@ -75,12 +75,12 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _network_digest(deciding: FileClassifier) -> str:
+def _network_digest(decider: FileClassifier) -> str:
     """Return a hash of the layers and weights, and of the normalization."""
-    network = deciding.classifier.network
+    network = decider.classifier.network
     assert isinstance(network, nn.Module)
-    digest = hashlib.sha256(f"{network}{deciding.normalization.kind}".encode())
-    tensors = {**network.state_dict(), **deciding.normalization.tensors()}
+    digest = hashlib.sha256(f"{network}{decider.normalization.kind}".encode())
+    tensors = {**network.state_dict(), **decider.normalization.tensors()}
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)

@@ -15,7 +15,7 @@ Row = list[Any]
 
 UNREADABLE = "unreadable"  # the column with the reason why a file has no decision
 TEXTS = ("image", "label", "runner_up", "stopped", "combine", UNREADABLE)
-INTEGERS = ("passes", "number_of_such_answers")
+INTEGERS = ("passes", "bin_images")
 BOOLEANS = ("settled", "plain")
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 BINS = 15  # of the calibration error, as usual in the literature
-RANGE = (1e-3, 1e3)  # of a temperature
-SPREAD = 1.0  # standard deviation of the prior of ln temperature: a factor e or 1 / e is nothing unusual
+TEMPERATURE_RANGE = (1e-3, 1e3)  # of a temperature
+PRIOR_STD = 1.0  # standard deviation of the prior of ln temperature: a factor e or 1 / e is nothing unusual
 STEPS = 60  # at most, to find a temperature; Newton's method needs about six
 TOLERANCE = 1e-12  # of its logarithm
 FOLDS = 5
@@ -36,13 +36,15 @@ def with_temperature(scores: Tensor, temperature: float | Tensor) -> Tensor:
 def fit_temperature(scores: Tensor, labels: Tensor) -> float:
     """Return the temperature that is most probable given labeled images, with a prior around 1.
 
-    The likelihood alone wants certainty where all of few images are right, and one wrong image then costs any price.
-    The prior, ln temperature ~ N(0, SPREAD²), weighs little against some hundred images. Newton's method finds the zero
-    of the derivative, with a halving of the range where a step would leave it.
+    Without a prior, a few images that are all classified correctly would drive the temperature to 0, and a later error
+    would have an unbounded loss. The prior, ln temperature ~ N(0, PRIOR_STD²), hardly matters with some hundred images.
+    Newton's method finds the zero of the derivative; bisection replaces a step that would leave the range.
     """
     scores = scores.double()
     scores = scores - scores.gather(1, labels[:, None])  # relative to the label's
-    low, high = (math.log(1 / bound) for bound in reversed(RANGE))  # of the logarithm of x = 1 / temperature
+    low, high = (
+        math.log(1 / bound) for bound in reversed(TEMPERATURE_RANGE)
+    )  # of the logarithm of x = 1 / temperature
     middle = 0.0
     for _ in range(STEPS):
         x = math.exp(middle)
@@ -50,8 +52,8 @@ def fit_temperature(scores: Tensor, labels: Tensor) -> float:
         expected = (probabilities * scores).sum(dim=1)  # (N,) derivative of the loss of each image by x
         variance = (probabilities * scores.square()).sum(dim=1) - expected.square()  # (N,) its derivative
         by_log = x * float(expected.sum())
-        slope = by_log + middle / SPREAD**2
-        curvature = by_log + x**2 * float(variance.sum()) + 1 / SPREAD**2
+        slope = by_log + middle / PRIOR_STD**2
+        curvature = by_log + x**2 * float(variance.sum()) + 1 / PRIOR_STD**2
         low, high = (low, middle) if slope > 0 else (middle, high)
         step = slope / curvature if curvature > 0 else math.inf
         if abs(step) < TOLERANCE:

@@ -1,4 +1,4 @@
-"""What matters about certified decisions: their probabilities, and whether settled answers are right."""
+"""Measures of certified decisions: their probabilities, and the accuracy of settled answers and the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apac.classify.decision import Decision
 from apac.classify.rules.certified import Certified
 from apac.classify.scores import logarithms
 from apac.evaluation.intervals import binomial_interval
-from apac.evaluation.measures import Measures, measure, score
+from apac.evaluation.measures import Measures, calibrate, measure
 from apac.evaluation.reliability import Reliability, measure_reliability
 from apac.progress import Progress, no_progress
 
@@ -71,9 +71,9 @@ def measure_certified(
     decided = decision.labels >= 0
     fitted_on: list[tuple[Tensor, Tensor] | None] = [None, None]
     if held_out is not None:
-        apart = _decide_held_out(classifier, held_out[0], progress)
-        usable = apart.labels >= 0
-        pair = (classifier.plain(held_out[0]), _scores(apart))
+        held_out_decision = _decide_held_out(classifier, held_out[0], progress)
+        usable = held_out_decision.labels >= 0
+        pair = (classifier.plain(held_out[0]), _scores(held_out_decision))
         fitted_on = [(scores[usable], held_out[1][usable]) for scores in pair]
     measures: tuple[Measures, ...] = ()
     measured: tuple[Reliability, ...] = ()
@@ -81,8 +81,8 @@ def measure_certified(
         chosen, seed = decision.select(decided.nonzero()[:, 0]), classifier.seed
         truth, passes = labels[decided], float(chosen.passes.double().mean())
         rules = [
-            score("plain", 1, plain[decided], truth, fitted_on[0]),
-            score("certified", passes, _scores(chosen), truth, fitted_on[1]),
+            calibrate("plain", 1, plain[decided], truth, fitted_on[0]),
+            calibrate("certified", passes, _scores(chosen), truth, fitted_on[1]),
         ]
         measures = measure(rules, truth, seed=seed)
         measured = (

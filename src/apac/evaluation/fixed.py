@@ -17,7 +17,7 @@ from apac.classify.scores import Scores, logarithms, rank
 from apac.errors import InputError
 from apac.evaluation.intervals import mcnemar
 from apac.evaluation.labels import validate_classes, validate_labels
-from apac.evaluation.measures import Measures, Scored, measure, score
+from apac.evaluation.measures import CalibratedScores, Measures, calibrate, measure
 from apac.evaluation.records import to_csv
 from apac.evaluation.score_cache import ScoreCache
 from apac.progress import Progress, no_progress
@@ -53,14 +53,16 @@ class Evaluation:
     labels: Tensor  # (N,) decisions of APAC with the largest M, or the plain predictions if there are no rows
     measures: tuple[Measures, ...] = ()  # plain, then product and sum for each M
     held_out: int = 0  # images on which the temperatures were fitted; 0 if they are cross-fitted in fifths
-    scored: tuple[Scored, ...] = ()  # what `measures` were computed from
+    scored: tuple[CalibratedScores, ...] = ()  # what `measures` were computed from
     combine: Combine = "product"  # of the classifier: by which `labels` are decided
 
     def measures_of(self, rule: str, passes: int | None = None) -> Measures:
         """Return the measures of "plain", or of "product" or "sum" after M passes, by default the largest M."""
         found = [part for part in self.measures if part.rule == rule and passes in (None, part.passes)]
         if not found:
-            raise InputError(f"{rule!r} was not evaluated{'' if passes is None else f' with {passes} passes'}.")
+            evaluated = ", ".join(f"{part.rule} with {part.passes:g}" for part in self.measures)
+            asked = f"{rule!r}" if passes is None else f"{rule!r} with {passes} passes"
+            raise InputError(f"{asked} was not evaluated; choose among {evaluated}.")
         return found[-1]
 
     def to_json(self) -> dict[str, Any]:
@@ -118,17 +120,19 @@ def evaluate(
         _, channels, height, width = images.shape
         numbers = [classifier.rule.of(classifier.deformation, (channels, height, width)).passes]
     validate_classes(labels, plain.shape[1])
-    apart = None if held_out is None else _HeldOut(classifier, *held_out, max(numbers, default=0), folder, progress)
+    held_out_scores = (
+        None if held_out is None else _HeldOut(classifier, *held_out, max(numbers, default=0), folder, progress)
+    )
     score_cache = ScoreCache(classifier, images, max(numbers, default=0), folder)
-    rules = [score("plain", 1, plain, labels, apart.plain if apart else None)]
+    rules = [calibrate("plain", 1, plain, labels, held_out_scores.plain if held_out_scores else None)]
     rows = []
     for number in numbers:
         scores = score_cache.get(number, progress=progress)
         rows.append(_row(scores, labels, classifier.combine))
         for rule in COMBINATIONS:
-            fitted_on = apart.after(number, rule) if apart else None
+            fitted_on = held_out_scores.after(number, rule) if held_out_scores else None
             rules.append(
-                score(
+                calibrate(
                     rule,
                     number,
                     logarithms(rule, scores.log_mean, scores.probability_mean),

@@ -1,4 +1,4 @@
-"""What matters about decisions and their probabilities, side by side with the plain prediction and with chance."""
+"""Error, likelihood, calibration and risk of each rule, compared with the plain prediction, with standard errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OF_PROBABILITIES = ("nll", "brier", "calibration_error", "aurc", "augrc", "cover
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class CalibratedScores:
     """The log-scores of labeled images, from which a rule decides and computes probabilities."""
 
     rule: str  # "plain", "product", "sum" or "certified"
@@ -101,21 +101,25 @@ class Measures:
         return columns
 
 
-def score(rule: str, passes: float, scores: Tensor, labels: Tensor, held_out: tuple[Tensor, Tensor] | None) -> Scored:
-    """Add temperatures to the scores of labeled images.
+def calibrate(
+    rule: str, passes: float, scores: Tensor, labels: Tensor, held_out: tuple[Tensor, Tensor] | None
+) -> CalibratedScores:
+    """Return the scores of labeled images with temperatures that calibrate them.
 
     They are fitted on the scores and labels of held-out images or, without those, by cross-fitting in fifths.
     """
     if held_out is None:
-        return Scored(rule, passes, scores, cross_fit_temperatures(scores, labels))
-    return Scored(rule, passes, scores, torch.full((len(scores),), fit_temperature(*held_out), dtype=torch.float64))
+        return CalibratedScores(rule, passes, scores, cross_fit_temperatures(scores, labels))
+    return CalibratedScores(
+        rule, passes, scores, torch.full((len(scores),), fit_temperature(*held_out), dtype=torch.float64)
+    )
 
 
-def measure(rules: Sequence[Scored], labels: Tensor, *, seed: int = 0) -> tuple[Measures, ...]:
+def measure(rules: Sequence[CalibratedScores], labels: Tensor, *, seed: int = 0) -> tuple[Measures, ...]:
     """Measure several rules on the same images with labels (N,), the plain prediction first.
 
     >>> scores = torch.tensor([[0.9, 0.1], [0.6, 0.4]], dtype=torch.float64).log()
-    >>> plain = Scored("plain", 1, scores, torch.ones(2))
+    >>> plain = CalibratedScores("plain", 1, scores, torch.ones(2))
     >>> measures, = measure([plain], torch.tensor([0, 1]))
     >>> measures.error.value, round(measures.uncalibrated.nll.value, 3)  # the mean of -ln 0.9 and -ln 0.4
     (0.5, 0.511)
@@ -128,8 +132,8 @@ def measure(rules: Sequence[Scored], labels: Tensor, *, seed: int = 0) -> tuple[
             drawn[number].append(sample.statistics(weights))
     resampled = [torch.cat(parts) for parts in drawn]  # (resamples, statistics) each
     return tuple(
-        _measures(rule, sample, _estimates(value, by_chance, values[0], resampled[0]), samples[0])
-        for rule, sample, value, by_chance in zip(rules, samples, values, resampled, strict=True)
+        _measures(rule, sample, _estimates(value, resampled_value, values[0], resampled[0]), samples[0])
+        for rule, sample, value, resampled_value in zip(rules, samples, values, resampled, strict=True)
     )
 
 
@@ -138,7 +142,7 @@ def _estimates(value: Tensor, resampled: Tensor, plain: Tensor, plain_resampled:
     return [Estimate(*numbers) for numbers in torch.stack(columns, dim=1).tolist()]
 
 
-def _measures(rule: Scored, sample: _Sample, estimates: list[Estimate], plain: _Sample) -> Measures:
+def _measures(rule: CalibratedScores, sample: _Sample, estimates: list[Estimate], plain: _Sample) -> Measures:
     corrected, corrupted = int((sample.correct & ~plain.correct).sum()), int((plain.correct & ~sample.correct).sum())
     decisions, probabilities = len(OF_DECISIONS), len(OF_PROBABILITIES)
     parts = (estimates[decisions : decisions + probabilities], estimates[decisions + probabilities :])
@@ -170,7 +174,7 @@ class _Sample:
     outcomes: tuple[_Outcome, _Outcome]  # without and with the temperature
 
     @staticmethod
-    def of(rule: Scored, labels: Tensor) -> _Sample:
+    def of(rule: CalibratedScores, labels: Tensor) -> _Sample:
         missed = rank(rule.scores)[:, :2] != labels[:, None]
         wrong = torch.stack([missed[:, 0], missed.all(dim=1)], dim=1)
         temperatures = (torch.ones_like(rule.temperatures), rule.temperatures)

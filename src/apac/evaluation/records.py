@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # imports torch, which is slow
 # The columns of a table, before one column with the probability of each class.
 COLUMNS = (
     *("image", "label", "runner_up", "margin", "margin_error", "passes", "stopped", "probability", "settled"),
-    *("accuracy_of_such_answers", "number_of_such_answers", "plain", "combine", "strength", "temperature"),
+    *("bin_accuracy", "bin_images", "plain", "combine", "strength", "temperature"),
 )
 
 # Whether more passes would not change a decision that stopped for this reason; None for a fixed number of passes.
@@ -69,12 +69,12 @@ def decision_records(
 
 def _probability(probability: float | None, reliability: Reliability | None) -> dict[str, Any]:
     """Return the probability of an answer, and the test images whose answers had one like it."""
-    such = None if probability is None or reliability is None else reliability.such_answers(probability)
+    such = None if probability is None or reliability is None else reliability.bin_of(probability)
     return {
         "probability": probability,
-        "accuracy_of_such_answers": such and such.accuracy,
-        "number_of_such_answers": such and such.images,
-        "probability_of_such_answers": such and [such.low, such.high],
+        "bin_accuracy": such and such.accuracy,
+        "bin_images": such and such.images,
+        "bin_probability": such and [such.low, such.high],
     }
 
 

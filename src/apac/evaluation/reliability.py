@@ -27,7 +27,7 @@ from apac.deform.base import Deformation
 from apac.deform.compose import Compose
 from apac.errors import StorageError
 from apac.evaluation.calibration import with_temperature
-from apac.evaluation.measures import Scored
+from apac.evaluation.measures import CalibratedScores
 from apac.runs.folder_lock import locked
 from apac.runs.storage import read_json, write_json
 from apac.validation import to_float
@@ -40,7 +40,7 @@ MANY_PASSES = 64  # whose probabilities are close to those of a certified decisi
 
 
 @dataclass(frozen=True)
-class SuchAnswers:
+class ReliabilityBin:
     """Test images whose answers had a probability like that of a new answer."""
 
     images: int
@@ -70,16 +70,16 @@ class Reliability:
     bounds: tuple[float, ...]  # (G,) largest probability of the group; the last one is 1
     certified: tuple[float, int] | None = None  # error and limit of a certified rule
 
-    def such_answers(self, probability: float) -> SuchAnswers:
+    def bin_of(self, probability: float) -> ReliabilityBin:
         """Return the group of answers to which this probability belongs.
 
         >>> of = Reliability("product", 64, 1.0, "", images=(60, 50), right=(30, 49), bounds=(0.6, 1.0))
-        >>> of.such_answers(0.7)
-        SuchAnswers(images=50, right=49, low=0.6, high=1.0)
+        >>> of.bin_of(0.7)
+        ReliabilityBin(images=50, right=49, low=0.6, high=1.0)
         """
         group = min(bisect_left(self.bounds, probability), len(self.bounds) - 1)
         low = self.bounds[group - 1] if group else 0.0
-        return SuchAnswers(self.images[group], self.right[group], low, self.bounds[group])
+        return ReliabilityBin(self.images[group], self.right[group], low, self.bounds[group])
 
 
 def measure_reliability(
@@ -110,7 +110,10 @@ def measure_reliability(
 
 
 def measure_each(
-    rules: Iterable[Scored], labels: Tensor, deformation: Deformation, temperature: Callable[[str, int], float]
+    rules: Iterable[CalibratedScores],
+    labels: Tensor,
+    deformation: Deformation,
+    temperature: Callable[[str, int], float],
 ) -> list[Reliability]:
     """Return the reliability of each rule on images with labels (N,), at its temperature for its passes."""
     return [
@@ -160,7 +163,7 @@ def digest(deformation: Deformation) -> str:
 def store(folder: Path, measured: Iterable[Reliability]) -> Path:
     """Write what was measured to the folder; what is stored there about other rules stays. Return the path.
 
-    Fewer images than a group needs tell nothing, and are not stored.
+    Results on fewer than `MIN_IMAGES` images are not stored.
     """
     new = {_key(part): part for part in measured if sum(part.images) >= MIN_IMAGES}
     with locked(folder):  # two evaluations may end at the same time
@@ -172,7 +175,7 @@ def store(folder: Path, measured: Iterable[Reliability]) -> Path:
 def find_reliability(
     folders: Iterable[Path | None], classifier: Classifier, *, plain: bool = False
 ) -> Reliability | None:
-    """Return how often answers of the classifier were right, if that is stored in one of the folders, the first first.
+    """Return how often answers of the classifier were right, if one of the folders, tried in order, has that.
 
     A certified decision has about the probability of a decision after many passes, so that the largest fixed number of
     passes, from 64 on, takes its place if the rule itself was not evaluated.

@@ -39,7 +39,7 @@ Key = tuple[float, Combine]
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class CandidateScores:
     """The scores of labeled images for each candidate: for each M, the values whose softmax are the probabilities."""
 
     labels: Tensor  # (N,)
@@ -80,7 +80,7 @@ def tune(
         passes = passes_to_compare(classifier.rule)
     labels = validate_labels(images, labels)
     validate_enough(len(labels))
-    measured = measure(classifier, images, labels, strengths, passes, progress)
+    measured = score_candidates(classifier, images, labels, strengths, passes, progress)
     return choose(measured, passes, classifier.seed, classes=classes)
 
 
@@ -100,7 +100,7 @@ def validate_enough(images: int) -> None:
 
 
 def validate_tunable(deformation: Deformation) -> None:
-    """Refuse a deformation of one's own that has no strength, and one that is none."""
+    """Raise InputError for the identity, and for a deformation without `scaled`."""
     if deformation.scaled(0) == deformation:
         raise InputError(
             "there is no deformation, so that every pass is the plain prediction and there is nothing to tune; train "
@@ -108,14 +108,14 @@ def validate_tunable(deformation: Deformation) -> None:
         )
 
 
-def measure(
+def score_candidates(
     classifier: Classifier,
     images: Tensor,
     labels: Tensor | Sequence[int],
     strengths: Sequence[float] = STRENGTHS,
     passes: int = PASSES,
     progress: Progress = no_progress,
-) -> Measured:
+) -> CandidateScores:
     """Return the scores of all candidates, after numbers of passes up to `passes`."""
     labels = validate_labels(images, labels)
     numbers = _prefixes(FixedPasses(passes).passes)
@@ -139,20 +139,20 @@ def measure(
             total = part if total is None else total.merge(part)
             for combine in COMBINATIONS:
                 scores[strength, combine][stop] = logarithms(combine, total.log_mean, total.probability_mean)
-    return Measured(labels, scores, notes)
+    return CandidateScores(labels, scores, notes)
 
 
-def pool(parts: Sequence[Measured]) -> Measured:
+def pool(parts: Sequence[CandidateScores]) -> CandidateScores:
     """Return the scores of the images of all parts, which several networks may have measured."""
     scores = {
         key: {passes: torch.cat([part.scores[key][passes] for part in parts]) for passes in by_passes}
         for key, by_passes in parts[0].scores.items()
     }
-    return Measured(torch.cat([part.labels for part in parts]), scores, parts[0].notes)
+    return CandidateScores(torch.cat([part.labels for part in parts]), scores, parts[0].notes)
 
 
 def choose(
-    measured: Measured, passes: int, seed: int, *, tolerance: float = 1.0, classes: Sequence[str] = ()
+    measured: CandidateScores, passes: int, seed: int, *, tolerance: float = 1.0, classes: Sequence[str] = ()
 ) -> Choice:
     """Choose the candidate closest to the paper's rule of those within `tolerance` standard errors of the best."""
     labels = measured.labels

@@ -81,7 +81,7 @@ def _max_change(logits: Callable[[Tensor], Tensor], prepared: Network, network: 
     return float((logits(prepared(images.clone())) - logits(network(images.clone()))).abs().max())
 
 
-def serves_threads(network: Network) -> bool:
+def is_thread_safe(network: Network) -> bool:
     """Return whether several threads may call the network concurrently.
 
     True for prepared networks and for modules on the CPU, unless they have hooks, which may not be thread-safe, or
@@ -96,7 +96,7 @@ def serves_threads(network: Network) -> bool:
 
 def _is_supported(network: nn.Module) -> bool:
     float32 = {parameter.dtype for parameter in network.parameters()} == {torch.float32}
-    return float32 and serves_threads(network)
+    return float32 and is_thread_safe(network)
 
 
 def _max_operations(network: nn.Module, images: Tensor) -> int:
@@ -150,7 +150,7 @@ def _by_openvino(model: bytes, threads: int) -> Network:
         # Processes that share the machine, such as ranks, would all be pinned to its first cores.
         "ENABLE_CPU_PINNING": threads >= cores(),
     }
-    with _root_logger_kept():
+    with _restored_root_logger():
         converted = openvino.convert_model(io.BytesIO(model))
     compiled = openvino.compile_model(converted, "CPU", settings)
     local = threading.local()  # a request serves one thread
@@ -165,7 +165,7 @@ def _by_openvino(model: bytes, threads: int) -> Network:
 
 
 @contextmanager
-def _root_logger_kept() -> Iterator[None]:
+def _restored_root_logger() -> Iterator[None]:
     """Restore the root logger, which OpenVINO silences while it converts, and for good if two threads convert."""
     root = logging.getLogger()
     with _one_conversion:

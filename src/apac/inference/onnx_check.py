@@ -1,4 +1,4 @@
-"""What is refused of an ONNX file before a library loads it."""
+"""Checks of an ONNX file before a library loads it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def check_onnx(path: Path, max_bytes: int) -> None:
         try:
             for count, (kind, name, value) in enumerate(_fields(data, onnx.ModelProto.DESCRIPTOR)):
                 if count >= limits.ONNX_FIELDS:
-                    raise InputError(f"{path} has more than {limits.ONNX_FIELDS:,} fields beside its weights.")
+                    raise InputError(
+                        f"{path} has more than {limits.ONNX_FIELDS:,} fields beside its weights; export a smaller one."
+                    )
                 if kind == TENSOR and (name == "external_data" or (name == "data_location" and value)):
                     raise InputError(f"{path} has weights in other files; export it as one file.")
         except (IndexError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The networks by name: the four of the paper, and two of today, one for images of any size. They return logits."""
+"""The networks by name: the paper's four, and two modern ones, one for images of any size. They return logits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 from apac.errors import InputError
 from apac.models.cifar10_cnn import cifar10_cnn
-from apac.models.cifar10_modern import FastBias, PassingConvolution, PatchWhitening, cifar10_modern
+from apac.models.cifar10_modern import DiracConv2d, FastBias, PatchWhitening, cifar10_modern
 from apac.models.mlp import cifar10_mlp, mnist_mlp
 from apac.models.mnist_cnn import mnist_cnn
 from apac.models.resnet import Block, resnet
@@ -57,8 +57,8 @@ def build(
     for layer in network.modules():
         if isinstance(layer, Block):
             nn.init.zeros_(layer.last_scale)
-        elif isinstance(layer, PassingConvolution):
-            layer.pass_inputs()
+        elif isinstance(layer, DiracConv2d):
+            layer.reset_dirac()
     # Convolutions are about twice as fast in the channels-last memory format.
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 

@@ -1,4 +1,4 @@
-"""A network of today for images of 32 × 32, in the manner of airbench.
+"""A modern network for images of 32 × 32, modeled on airbench.
 
 After Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU" (2024): a fixed convolution whitens patches of 2 × 2
 pixels; three groups of two convolutions follow, with batch normalization and GELU, each of which halves the map; the
@@ -43,8 +43,8 @@ class PatchWhitening(nn.Conv2d):
         self.weight.copy_(torch.cat((filters, -filters)).unflatten(1, (-1, PATCH, PATCH)))
 
 
-class PassingConvolution(nn.Conv2d):
-    """A convolution of 3 × 3 whose first outputs are its inputs until it is trained, beside random ones."""
+class DiracConv2d(nn.Conv2d):
+    """A 3 × 3 convolution with Dirac initialization: its first outputs start as its inputs, the others are random."""
 
     scale_free = True  # the batch normalization that follows cancels the scale of the weights
 
@@ -53,7 +53,7 @@ class PassingConvolution(nn.Conv2d):
         super().__init__(inputs, outputs, 3, padding=1, bias=False)
 
     @torch.no_grad()
-    def pass_inputs(self) -> None:
+    def reset_dirac(self) -> None:
         """Set the first filters so that they return the inputs."""
         nn.init.dirac_(self.weight[: self.in_channels])
 
@@ -100,4 +100,4 @@ def cifar10_modern(channels: int = 3, classes: int = 10) -> nn.Sequential:
 
 def _convolution(inputs: int, outputs: int, *pooling: nn.Module) -> list[nn.Module]:
     normalization = nn.BatchNorm2d(outputs, affine=False)
-    return [PassingConvolution(inputs, outputs), *pooling, normalization, FastBias(outputs), nn.GELU()]
+    return [DiracConv2d(inputs, outputs), *pooling, normalization, FastBias(outputs), nn.GELU()]

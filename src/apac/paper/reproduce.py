@@ -87,10 +87,10 @@ def outline(recipe: Recipe) -> str:
     """Describe the recipe in one sentence."""
     (first, training), (second, baseline) = recipe.trainings.items()
     rules = len(recipe.certified)
-    most = max((rule.limit for rule in recipe.certified), default=0)
-    certified = f" and {rules} certified rule{'s' * (rules > 1)} of at most {most:,} passes" if rules else ""
-    most_shown = max(SHOWCASE_PASSES)
-    showcase = f"; then {recipe.showcase}, already trained, with M up to {most_shown}" if recipe.showcase else ""
+    max_passes = max((rule.limit for rule in recipe.certified), default=0)
+    certified = f" and {rules} certified rule{'s' * (rules > 1)} of at most {max_passes:,} passes" if rules else ""
+    showcase_passes = max(SHOWCASE_PASSES)
+    showcase = f"; then {recipe.showcase}, already trained, with M up to {showcase_passes}" if recipe.showcase else ""
     return (
         f"{recipe.name}: {training.config.epochs:,} epochs with {LABELS[first]} and {baseline.config.epochs:,} with "
         f"{LABELS[second]}, then M up to {max(recipe.passes):,}{certified}{showcase}."

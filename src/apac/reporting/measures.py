@@ -106,15 +106,15 @@ def _interval(bounds: tuple[float, float]) -> str:
 
 def _number(estimate: Estimate) -> str:
     """Return a number with the digits that its standard error leaves."""
-    digits = _digits(estimate.standard_error, least=3)
+    digits = _digits(estimate.standard_error, min_digits=3)
     return f"{estimate.value:.{digits}f} ± {estimate.standard_error:.{digits}f}"
 
 
 def _share(estimate: Estimate) -> str:
     error = 100 * estimate.standard_error
-    digits = _digits(error, least=2)
+    digits = _digits(error, min_digits=2)
     return f"{100 * estimate.value:.{digits}f} ± {error:.{digits}f} %"
 
 
-def _digits(error: float, least: int) -> int:
-    return least if error == 0 else min(least + 2, max(least, -math.floor(math.log10(error))))
+def _digits(error: float, min_digits: int) -> int:
+    return min_digits if error == 0 else min(min_digits + 2, max(min_digits, -math.floor(math.log10(error))))

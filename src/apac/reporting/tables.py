@@ -11,7 +11,7 @@ from apac.evaluation.certified import Agreement, CertifiedEvaluation
 from apac.evaluation.fixed import Evaluation
 
 MAX_CLASSES = 20  # rows of a table of classes
-DOUBT = 0.05  # p-value of differences that may be chance
+SIGNIFICANCE_LEVEL = 0.05  # p-value of differences that may be chance
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def describe_changes(corrected: int, corrupted: int, p: float, images: int) -> s
     """Say in words what the p-value of McNemar's test says about corrected and corrupted images."""
     difference = abs(corrected - corrupted)
     words = verdict(p)
-    if p >= DOUBT:
+    if p >= SIGNIFICANCE_LEVEL:
         words = f"a difference of {difference:,} image{'' if difference == 1 else 's'}, which {words}"
     elif corrupted > corrected:
         words = f"the plain prediction is better here, {words}"
@@ -60,7 +60,7 @@ def describe_changes(corrected: int, corrupted: int, p: float, images: int) -> s
 
 def verdict(p: float) -> str:
     """Say in words what a p-value means for a difference."""
-    if p >= DOUBT:
+    if p >= SIGNIFICANCE_LEVEL:
         return "may be chance"
     return "far beyond chance" if p < 1e-6 else "beyond chance" if p < 0.01 else "probably not chance"
 

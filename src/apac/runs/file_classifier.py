@@ -76,7 +76,7 @@ class FileClassifier:
         """Read and decide the files of these paths, in batches."""
         files, unreadable = list_files(paths)
         size = self.batch_size
-        deciding = self if len(files) <= size else self.prepared(len(files))
+        decider = self if len(files) <= size else self.prepared(len(files))
         decisions: list[Decision] = []
         readable: list[Path] = []
         notes: list[tuple[str, ...]] = []
@@ -89,7 +89,7 @@ class FileClassifier:
             notes += read.notes
             is_last = start + size >= len(files)
             if len(read.images) or (is_last and not decisions):
-                decisions.append(deciding.decide(read.images, progress=report))
+                decisions.append(decider.decide(read.images, progress=report))
             elif is_last:
                 report("deciding", 1, 1)
         decision = Decision.concatenate(decisions)

@@ -115,7 +115,7 @@ def claim(folder: Path, settings: RunSettings, digest: str, *, resume: bool) -> 
 
 def check_images(folder: Path, digest: str) -> None:
     """Raise InputError if the run was trained on images with another digest."""
-    if not may_be_trained_on(folder, digest):
+    if not may_have_been_trained_on(folder, digest):
         raise InputError(f"the images differ from those of the training in {folder}; start again with overwrite=True.")
 
 
@@ -124,8 +124,8 @@ def was_trained_on(folder: Path, digest: str) -> bool:
     return bool(_read_payload(folder).get("images") == digest)
 
 
-def may_be_trained_on(folder: Path, digest: str) -> bool:
-    """Return whether the run was trained on images with this digest, or does not tell."""
+def may_have_been_trained_on(folder: Path, digest: str) -> bool:
+    """Return whether the run was trained on images with this digest, or does not record one."""
     return bool(_read_payload(folder).get("images", digest) == digest)
 
 

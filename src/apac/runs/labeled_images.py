@@ -87,7 +87,7 @@ def images_to_test(
 def images_held_out(
     run: Run, *, data: str | os.PathLike[str] | None = None, progress: Progress = no_progress
 ) -> LabeledImages:
-    """Return the training images that a run held out by `validation_fraction`, which neither trained nor test it.
+    """Return the training images that a run held out by `validation_fraction`: neither for training nor for testing.
 
     `data` is the folder of the training images, if it was moved.
     """
@@ -126,7 +126,7 @@ def images_held_out(
             f"(validation_fraction={run.config.validation_fraction:g}); train it again with a larger one, or pass "
             f"images that it was not trained on to apac.tune."
         )
-    changed = run.folder is not None and not run_folder.may_be_trained_on(run.folder, split.digest)
+    changed = run.folder is not None and not run_folder.may_have_been_trained_on(run.folder, split.digest)
     if split.classes != run.classes or changed:
         cause = "has changed since this run was trained on it"
         if name != run.data:

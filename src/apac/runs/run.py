@@ -156,12 +156,12 @@ class Run:
         >>> result.labels, list(result.unreadable.values())
         ((), ['there is no file missing.png; give the path of an image file.'])
         """
-        deciding = file_classifier(
+        decider = file_classifier(
             self, rule, seed=seed, combine=combine, plain=plain, paper_rule=paper_rule, max_pixels=max_pixels
         )
         if isinstance(paths, str | os.PathLike):
             paths = [paths]
-        return deciding.classify(paths, progress=progress)
+        return decider.classify(paths, progress=progress)
 
     def export(self, path: str | os.PathLike[str], *, whitened: bool = False, overwrite: bool = False) -> Path:
         """Write the preprocessing and the network as an ONNX file for any number of images; return its path.

@@ -56,7 +56,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             temporary.replace(path)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise StorageError(f"could not write {path}: {reason}; an existing file is unchanged.") from error
+        raise StorageError(
+            f"could not write {path}: {reason}; an existing file is unchanged. Free some space, or "
+            f"choose a folder that you may write to."
+        ) from error
 
 
 def read_json(path: Path, remedy: str) -> Any:

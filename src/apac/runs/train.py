@@ -15,7 +15,7 @@ from torch import nn
 from apac import models
 from apac.data.base import Dataset, scale_pixels
 from apac.data.image_file import without_warnings
-from apac.data.items import DatasetImages, lost_workers_named
+from apac.data.items import DatasetImages, translate_worker_errors
 from apac.data.streamed import FileImages
 from apac.data.zca import Whitening
 from apac.deform.base import Deformation
@@ -138,7 +138,7 @@ def train(
     split = group.together(lambda: split_images(dataset, settings.config))
     # Pillow warns of files when they are decoded.
     streaming = without_warnings() if stream and isinstance(data, str | os.PathLike) else nullcontext()
-    with _mode_restored_on_failure(module), streaming, lost_workers_named():
+    with _mode_restored_on_failure(module), streaming, translate_worker_errors():
         if group.size > 1:
             group.require_same({"the data": f"with digest {split.digest}"})
         if complete is not None:
@@ -158,7 +158,7 @@ def _complete(folder: Path | None, settings: RunSettings, *, resume: bool, overw
 
 
 def _load(data: Any, settings: RunSettings, config: TrainConfig, progress: Progress, **options: Any) -> Dataset:
-    with lost_workers_named():
+    with translate_worker_errors():
         dataset = load_data(
             data,
             size=config.size or models.fixed_size(settings.network),

@@ -67,20 +67,20 @@ class Model:
         return Settings(self._rule(choices), seed, choices.combine or self.classifier.combine)
 
     def _rule(self, choices: Parameters) -> Rule:
-        most = self.limits.passes
+        max_passes = self.limits.passes
         if choices.passes is not None:
             if choices.error is not None or choices.limit is not None:
                 raise bad_request("choose passes, or error and limit, not both.")
-            if not 1 <= choices.passes <= most:
-                raise bad_request(f"passes must be between 1 and {most}.")
+            if not 1 <= choices.passes <= max_passes:
+                raise bad_request(f"passes must be between 1 and {max_passes}.")
             return FixedPasses(choices.passes)
         default = self.classifier.rule
         if choices.error is None and choices.limit is None and not isinstance(default, Certified):
             return default
         rule = default if isinstance(default, Certified) else Certified()
-        limit = min(rule.limit, most) if choices.limit is None else choices.limit
-        if not PASSES_PER_UPDATE <= limit <= most:
-            raise bad_request(f"limit must be between {PASSES_PER_UPDATE} and {most}.")
+        limit = min(rule.limit, max_passes) if choices.limit is None else choices.limit
+        if not PASSES_PER_UPDATE <= limit <= max_passes:
+            raise bad_request(f"limit must be between {PASSES_PER_UPDATE} and {max_passes}.")
         try:
             return replace(rule, limit=limit, error=rule.error if choices.error is None else choices.error)
         except InputError:

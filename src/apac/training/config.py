@@ -19,7 +19,7 @@ PAPER = {
 }
 PAPER_DATA = ("mnist-5k", "mnist", "cifar10")
 OTHERS = (0.005, 5e-4)  # suitable for small data sets
-MUON = {"resnet": (0.05, 5e-4), "cifar10-modern": (0.12, 7e-3)}  # networks that it trains unless told otherwise
+MUON = {"resnet": (0.05, 5e-4), "cifar10-modern": (0.12, 7e-3)}  # networks that Muon trains by default
 ADAMW = (1e-3, 0.05)  # of any network
 TIMM = "timm:"  # how the names of networks of that library start
 
@@ -49,8 +49,8 @@ class TrainConfig:
     optimizer: Optimizer | None = None
     tied: float = 0.0  # initial fraction of the epochs in which an MLP shares weights like a convolution
     momentum: float = 0.9
-    weight_decay: float | None = None  # on the weights, not on the biases: an L2 penalty; for AdamW decoupled from it
-    label_smoothing: float = 0.0  # of the target probabilities, which is spread evenly over all classes
+    weight_decay: float | None = None  # L2 penalty on the weights, not the biases; for AdamW decoupled
+    label_smoothing: float = 0.0  # share of the target probability that is spread over all classes
     ema_decay: float = 0.0  # of the moving average of the weights, per step; 0 disables averaging
     validation_fraction: float = 0.1  # fraction of the training images to hold out
     seed: int = 0
@@ -70,9 +70,10 @@ class TrainConfig:
             validate_positive(self, "learning_rate")
         if self.weight_decay is not None:
             validate_number(self, "weight_decay", minimum=0)
-        for name in ("warmup", "tied", "momentum", "label_smoothing", "ema_decay", "validation_fraction"):
-            if getattr(self, name) is not None or name != "warmup":
-                validate_number(self, name, minimum=0, below=1)
+        for name in ("tied", "momentum", "label_smoothing", "ema_decay", "validation_fraction"):
+            validate_number(self, name, minimum=0, below=1)
+        if self.warmup is not None:
+            validate_number(self, "warmup", minimum=0, below=1)
         if self.size is not None:
             validate_integer(self, "size", minimum=1, maximum=limits.SIDE)
         if self.weights is not None:
@@ -90,8 +91,9 @@ class TrainConfig:
 
     def resolve(self, network: str | None, data: str | None) -> TrainConfig:
         """Replace None by the default for this network and data set. Pass None for a network or data without a name."""
-        modern = network in MUON or (network or "").startswith(TIMM)
-        optimizer: Optimizer = self.optimizer or ("sgd" if not modern else "muon" if network in MUON else "adamw")
+        timm = (network or "").startswith(TIMM)
+        modern = network in MUON or timm
+        optimizer: Optimizer = self.optimizer or ("muon" if network in MUON else "adamw" if timm else "sgd")
         learning_rate, weight_decay = _rate_and_decay(network, data, optimizer)
         return replace(
             self,

@@ -122,7 +122,7 @@ def run_epochs(
     total = steps * config.epochs
     started = time.monotonic() - state.seconds
     cumulative_weights = None if weights is None else weights.double().cumsum(0)
-    # Of a network of which only the last layer is trained, the rest is as it will be used.
+    # With freeze, the fixed layers run in evaluation mode, as they do after training.
     state.network.train(not config.freeze)
     if device.type != "cpu" and prefetch is None:
         prefetch = True  # the CPU is idle during a step

@@ -95,7 +95,7 @@ class AlbumentationsTransform(ImageTransform):
         try:
             payload = json.loads(json.dumps(albumentations.to_dict(self.transform)["transform"]))
         except (TypeError, ValueError, NotImplementedError) as error:
-            raise InputError(f"albumentations cannot write it down ({str(error).rstrip('.')}).") from error
+            raise InputError(f"albumentations cannot serialize it ({str(error).rstrip('.')}).") from error
         _check_classes(payload)
         return payload
 

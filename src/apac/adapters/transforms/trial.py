@@ -20,7 +20,7 @@ PIXEL_SEEDS = 128  # until it clamps: one that is applied with a probability of 
 # The same image alone and in a batch may differ by this much, a fortieth of a gray level of 8 bits: libraries compute
 # coordinates by batched matrix products, whose rounding depends on the size of the batch.
 BATCH_ROUNDING = 1e-4
-OUTSIDE, MOVED = 0.1, 0.15  # of pixels in 0 … 1: how far a normalization takes values out of it, and their mean
+OUTSIDE, MOVED = 0.1, 0.15  # how far a normalization moves values out of 0 … 1, and how far it moves their mean
 
 
 @dataclass(frozen=True)

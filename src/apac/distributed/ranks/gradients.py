@@ -42,12 +42,15 @@ class GradientSum:
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         stop = self._requested is not None and self._requested()
         used = [float(parameter.grad is not None) for parameter in parameters]
-        ranks = self._exchange_for(parameters, 2 + len(used), loss)
-        views, numbers = _views(ranks.own, parameters)
+        shared = self._exchange_for(parameters, 2 + len(used), loss)
+        views, numbers = _views(shared.own, parameters)
         for parameter, view in zip(parameters, views, strict=True):
-            view.zero_() if parameter.grad is None else view.copy_(parameter.grad)
+            if parameter.grad is None:
+                view.zero_()
+            else:
+                view.copy_(parameter.grad)
         numbers.copy_(torch.tensor([float(loss.detach() * share), float(stop), *used]))
-        views, numbers = _views(ranks.sum(), parameters)
+        views, numbers = _views(shared.sum(), parameters)
         _, stops, *uses = numbers.tolist()
         for parameter, view, count in zip(parameters, views, uses, strict=True):
             parameter.grad = view.to(parameter.dtype) if count else None

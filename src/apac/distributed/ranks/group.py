@@ -54,14 +54,14 @@ class Group:
     def sum_(self, tensor: Tensor) -> Tensor:
         """Replace a tensor by its sum over the ranks, which is the same on all of them."""
         if self.size > 1:
-            with _lost_ranks_named():
+            with _translate_rank_errors():
                 torch.distributed.all_reduce(tensor)
         return tensor
 
     def broadcast_(self, tensors: Iterable[Tensor]) -> None:
         """Replace tensors by those of the first rank."""
         if self.size > 1:
-            with _lost_ranks_named():
+            with _translate_rank_errors():
                 for tensor in tensors:
                     torch.distributed.broadcast(tensor, 0)
 
@@ -70,7 +70,7 @@ class Group:
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        with _lost_ranks_named():
+        with _translate_rank_errors():
             torch.distributed.all_gather_object(values, value)
         return values
 
@@ -81,7 +81,7 @@ class Group:
         outcome: list[Any] = [None, None]
         if self.first:
             outcome = [*_outcome(action)]
-        with _lost_ranks_named():
+        with _translate_rank_errors():
             torch.distributed.broadcast_object_list(outcome, 0)
         value, failure = outcome
         if failure is not None:
@@ -189,7 +189,7 @@ def _outcome(action: Callable[[], Result]) -> tuple[Result | None, ApacError | N
 
 
 @contextmanager
-def _lost_ranks_named() -> Iterator[None]:
+def _translate_rank_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from apac.distributed.board import Board
 from apac.distributed.claims import Claims
 from apac.distributed.file_list import store_list
 from apac.distributed.job import Job
+from apac.distributed.part_queue import PartQueue
 from apac.distributed.parts import Parts
 
 
@@ -38,7 +38,7 @@ def claims(tmp_path: Path) -> Iterator[Claims]:
 
 def test_parts_of_other_processes_are_counted_while_they_are_stored(job, claims):
     clock, reports = Clock(), list[int]()
-    board = Board(
+    queue = PartQueue(
         job,
         claims,
         start=3,
@@ -46,18 +46,18 @@ def test_parts_of_other_processes_are_counted_while_they_are_stored(job, claims)
         progress=lambda task, done, total, note="": reports.append(done),
         clock=clock,
     )
-    assert board.claim() == 3
+    assert queue.claim() == 3
     for part in (0, 4, 9):
         job.parts.write(part, b"")  # by other processes
     clock.now = 14.0
-    assert board.claim() == 5  # after a look at part 4 alone
+    assert queue.claim() == 5  # after a check of part 4 alone
     clock.now = 15.0
-    assert board.claim() == 6
+    assert queue.claim() == 6
     assert reports == [0, 2, 5]
-    board.store(3, b"")
-    board.stored(3)
+    queue.store(3, b"")
+    queue.mark_stored(3)
     clock.now = 31.0
-    assert board.claim() == 7
+    assert queue.claim() == 7
     assert reports == [0, 2, 5, 7, 7]  # an own part is counted once
 
 
@@ -73,10 +73,10 @@ def test_looks_at_a_slow_folder_take_a_hundredth_of_the_time_and_only_the_first_
     for is_first, expected in ((True, [0.0, 2.0, 210.0, 420.0]), (False, [0.0])):
         looks: list[float] = []
         clock.now = 0.0
-        board = Board(
+        queue = PartQueue(
             job, claims, start=0, is_first=is_first, progress=lambda task, done, total, note="": None, clock=clock
         )
         for _ in range(60):
             clock.now = 10 * (clock.now // 10 + 1)
-            board.claim()
+            queue.claim()
         assert looks == expected

@@ -10,12 +10,12 @@ from apac.distributed.claims import Claims
 from apac.distributed.job import Job
 from apac.progress import Progress
 
-CLAIMED_PER_LOOK = 64  # parts of other processes that are looked at in a row
-MIN_INTERVAL = 15.0  # seconds between two looks at the whole folder
-MAX_SHARE = 0.01  # of the time, for such looks: a folder may have 200,000 files
+MAX_CLAIMED_CHECKED = 64  # parts of other processes that are checked in a row
+MIN_INTERVAL = 15.0  # seconds between two refreshes from the whole folder
+MAX_SHARE = 0.01  # of the time, for refreshes: a folder may have 200,000 files
 
 
-class Board:
+class PartQueue:
     """The parts that are not stored yet, as far as this process knows."""
 
     def __init__(
@@ -30,13 +30,13 @@ class Board:
     ) -> None:
         """Begin with the part `start`. The first rank checks the parts and follows those of the others for all."""
         self._job, self._parts, self._claims, self._progress = job, job.parts, claims, progress
-        self._follows, self._clock, self._next_look = is_first, clock, 0.0
+        self._refreshes, self._clock, self._next_refresh = is_first, clock, 0.0
         if is_first:
             list(self._parts.discard_damaged())
         self._left: deque[int] = deque((*range(start, self._parts.count), *range(start)))
         self._files_done = 0
         self._own = 0  # parts that this process has claimed and not stored
-        self._look()
+        self._refresh()
 
     @property
     def is_complete(self) -> bool:
@@ -44,10 +44,10 @@ class Board:
 
     def claim(self) -> int | None:
         """Claim the next part that is neither stored nor claimed, or return None if there is none at the moment."""
-        if self._follows and self._clock() >= self._next_look:
-            self._look()
+        if self._refreshes and self._clock() >= self._next_refresh:
+            self._refresh()
         claimed_by_others = 0
-        while self._left and claimed_by_others < CLAIMED_PER_LOOK:
+        while self._left and claimed_by_others < MAX_CLAIMED_CHECKED:
             part = self._left.popleft()
             if not self._parts.is_complete(part):
                 if not self._claims.take(str(part)):
@@ -67,19 +67,19 @@ class Board:
         self._parts.write(part, content)
         self._claims.release(str(part))
 
-    def stored(self, part: int) -> None:
+    def mark_stored(self, part: int) -> None:
         """Note that an own part is stored."""
         self._own -= 1
         self._add(part)
 
-    def _look(self) -> None:
-        """Count the parts that other processes have stored since the last look."""
+    def _refresh(self) -> None:
+        """Count the parts that other processes have stored since the last refresh."""
         began = self._clock()
         stored = self._parts.complete()
         self._files_done += sum(self._job.files.files_of(part) for part in self._left if part in stored)
         self._left = deque(part for part in self._left if part not in stored)
         ended = self._clock()
-        self._next_look = ended + max(MIN_INTERVAL, (ended - began) / MAX_SHARE)
+        self._next_refresh = ended + max(MIN_INTERVAL, (ended - began) / MAX_SHARE)
         self._report()
 
     def _add(self, part: int) -> None:
