@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from apac import models
 from apac.bench import peers
-from apac.bench.deforming import PRESETS
 from apac.bench.gemm_peak import matrix_product
 from apac.bench.race import Entry, race
 from apac.bench.residual import resnet18
@@ -24,6 +23,7 @@ from apac.inference import engine
 from apac.inference.workers import worker_pool
 from apac.progress import Progress
 from apac.randomness import generator
+from apac.runs.presets import PRESETS
 
 IMAGES = 10_000
 FEW = 1_000  # for slow contestants; their speed does not depend on the number of images

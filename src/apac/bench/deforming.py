@@ -10,11 +10,11 @@ from torch import Tensor
 
 from apac.bench import peers
 from apac.bench.race import Entry, race
-from apac.deform import presets
 from apac.deform.cpu import torch_path
 from apac.inference.workers import torch_threads, worker_pool
 from apac.progress import Progress
 from apac.randomness import generator
+from apac.runs.presets import PRESETS
 
 IMAGES = 8192
 BATCH = 1024  # the fastest for apac
@@ -24,7 +24,6 @@ IMAGES_PER_TURN, CALLS_PER_TURN = 200, 10  # at least, so that setting the numbe
 LARGE = 224  # side in pixels
 LARGE_IMAGES, LARGE_BATCH, LARGE_FEW = 64, 16, 8
 APAC, TORCH = "apac", "apac without numba"
-PRESETS = {"mnist": presets.mnist, "cifar10": presets.cifar10, "photos": presets.photos}
 
 
 def measure(rounds: int, progress: Progress) -> list[Entry]:

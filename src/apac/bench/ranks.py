@@ -16,12 +16,12 @@ import torch
 from apac import models
 from apac.bench import peers
 from apac.bench.race import Entry
-from apac.bench.training import PRESETS
 from apac.distributed.ranks.gradients import GradientSum
 from apac.distributed.ranks.group import Group
 from apac.errors import InputError
 from apac.progress import Progress
 from apac.randomness import generator
+from apac.runs.presets import PRESETS
 from apac.training.config import TrainConfig
 from apac.training.loop import TrainingState, init_state, run_epochs
 

@@ -10,17 +10,16 @@ from torch.nn import functional
 from apac import models
 from apac.bench import peers
 from apac.bench.race import Entry, race
-from apac.deform import presets
 from apac.deform.base import Deformation
 from apac.deform.compose import Compose
 from apac.deform.cpu import torch_path
 from apac.progress import Progress
 from apac.randomness import generator
+from apac.runs.presets import PRESETS
 from apac.training.config import TrainConfig
 from apac.training.loop import init_state, run_epochs
 
 STEPS = {"mnist-cnn": 60, "cifar10-cnn": 20, "mnist-mlp": 20, "cifar10-mlp": 4}  # about half a second
-PRESETS = {"mnist": presets.mnist, "cifar10": presets.cifar10}
 WITH, WITHOUT = "apac, with deformation", "without deformation"
 
 

@@ -12,6 +12,7 @@ import typer
 from apac.cli.errors import handle_errors
 from apac.errors import InputError, Interrupted, require
 from apac.serve.limits import Limits
+from apac.validation import MAX_INTEGER
 
 
 @handle_errors
@@ -43,7 +44,7 @@ def serve(
         Limits.body_bytes >> 20
     ),
     max_seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Time of a decision.")] = Limits.seconds,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of requests that name none.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_INTEGER, help="Seed of requests that name none.")] = 0,
 ) -> None:
     """Serve runs by HTTP: a page to draw or drop an image on, and the Open Inference Protocol v2.
 

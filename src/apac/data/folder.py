@@ -19,6 +19,7 @@ from apac.data.bounded_file import BoundedFile
 from apac.data.cached import cached_files
 from apac.data.folder_files import Files, FolderFiles, find_files
 from apac.data.image_file import FORMATS, Fit, decode_image, without_warnings
+from apac.data.mapped import StoredImages, take
 from apac.data.streamed import streamed_files
 from apac.errors import InputError
 from apac.inference.workers import worker_pool
@@ -84,20 +85,16 @@ def load(
     paths = [path for part in parts for path, _ in part]
     headers = read_headers(paths)
     size = size or min(MAX_SIZE, headers.shorter_side)
-    shape, count = (channels or headers.channels, size, size), len(parts[0])
+    shape = (channels or headers.channels, size, size)
+    images: Tensor | StoredImages
     if stream:
-        files_of, read = streamed_files(
+        images, read = streamed_files(
             paths, shape, fit, lambda paths: decoded_files(paths, shape, fit, on_unreadable, progress)
         )
-        kept = int(read[:count].sum())
-        train = LabeledFiles.readable(parts[0], files_of.subset(torch.arange(kept)), read[:count])
-        test = LabeledFiles.readable(parts[1], files_of.subset(torch.arange(kept, len(files_of))), read[count:])
     elif cache is None:
         images, read = read_files(paths, shape, fit, on_unreadable, progress)
-        train = LabeledFiles.readable(parts[0], images[:count], read[:count])
-        test = LabeledFiles.readable(parts[1], images[count:], read[count:])
     else:
-        mapped, found = cached_files(
+        images, found = cached_files(
             cache,
             folder.name,
             lambda: [path for part in _parts(find_files(folder)) for path, _ in part],
@@ -107,9 +104,7 @@ def load(
             progress,
         )
         read = torch.tensor(found.read)
-        kept = int(read[:count].sum())
-        train = LabeledFiles.readable(parts[0], mapped.subset(torch.arange(kept)), read[:count])
-        test = LabeledFiles.readable(parts[1], mapped.subset(torch.arange(kept, len(mapped))), read[count:])
+    train, test = split_readable(parts, images, read)
     for c, name in enumerate(classes):
         if not (train.labels == c).any():
             raise InputError(f"the class {name!r} of {folder} has no readable image to train on; add some.")
@@ -155,6 +150,18 @@ class LabeledFiles:
         if isinstance(images, Tensor) and not read.all():  # otherwise without a copy
             images = images[read]
         return LabeledFiles(tuple(path for path, _ in kept), images, labels)
+
+
+def split_readable(
+    parts: Sequence[list[tuple[Path, int]]], images: Tensor | StoredImages, read: Tensor
+) -> tuple[LabeledFiles, LabeledFiles]:
+    """Divide images into those to train on and those to test on. Stored images are those that could be read."""
+    count = len(parts[0])
+    first = int(read[:count].sum()) if isinstance(images, StoredImages) else count
+    return (
+        LabeledFiles.readable(parts[0], take(images, slice(0, first)), read[:count]),
+        LabeledFiles.readable(parts[1], take(images, slice(first, None)), read[count:]),
+    )
 
 
 @dataclass(frozen=True)

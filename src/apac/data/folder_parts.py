@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from apac.data.folder import MAX_NAMED, LabeledFiles, OnUnreadable, labeled_paths, read_files
+from apac.data.folder import MAX_NAMED, LabeledFiles, OnUnreadable, labeled_paths, read_files, split_readable
 from apac.data.folder_files import find_files
 from apac.data.image_file import Fit
 from apac.errors import InputError
@@ -58,12 +58,7 @@ def read_parts(
     parts = [labeled_paths(by_class, classes) for by_class in (train, found.test)]
     paths = [path for part in parts for path, _ in part]
     images, read = read_files(paths, image_shape, fit, on_unreadable, progress, digit=digit)
-    count = len(parts[0])
-    return FolderParts(
-        LabeledFiles.readable(parts[0], images[:count], read[:count]),
-        LabeledFiles.readable(parts[1], images[count:], read[count:]),
-        split_by_folders,
-    )
+    return FolderParts(*split_readable(parts, images, read), split_by_folders)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -10,13 +10,13 @@ was suspended for longer, write the same bytes.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Self
 
+from apac.distributed.ranks.group import machine
 from apac.errors import StorageError
 
 try:
@@ -115,7 +115,7 @@ class Claims:
         except OSError as error:
             raise _not_writable(self._folder, error) from error
         try:
-            if os.read(file, 4096).decode(errors="replace").partition("\n")[0] == _machine() and _try_lock(file):
+            if os.read(file, 4096).decode(errors="replace").partition("\n")[0] == machine() and _try_lock(file):
                 return True
             status = os.fstat(file)
         finally:
@@ -141,7 +141,7 @@ def _create(path: Path) -> int:
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
     # Locked before the machine is named: a claim that names it and is not locked belongs to a dead process.
     if _try_lock(file):
-        os.write(file, f"{_machine()}\nprocess {os.getpid()}\n".encode())
+        os.write(file, f"{machine()}\nprocess {os.getpid()}\n".encode())
     return file
 
 
@@ -154,14 +154,6 @@ def _try_lock(file: int) -> bool:
     except OSError:  # locked by another process, or a file system without locks
         return False
     return True
-
-
-def _machine() -> str:
-    """Return a name that no other running machine has."""
-    boot = ""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{socket.gethostname()} {boot}"
 
 
 def _not_writable(folder: Path, error: OSError) -> StorageError:

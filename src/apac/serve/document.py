@@ -13,9 +13,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from apac.classify.rules.base import PASSES_PER_UPDATE
-from apac.serve.model import MAX_SEED
 from apac.serve.protocol import Datatype, InferRequest, accepted
 from apac.serve.services import Services
+from apac.validation import MAX_INTEGER
 
 Schema = dict[str, Any]
 NULL: Schema = {"type": "null"}
@@ -53,7 +53,7 @@ def _bounds(services: Services) -> dict[str, Schema]:
         "passes": {"minimum": 1, "maximum": limits.passes},
         "error": {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
         "limit": {"minimum": PASSES_PER_UPDATE, "maximum": limits.passes},
-        "seed": {"minimum": 0, "maximum": MAX_SEED},
+        "seed": {"minimum": 0, "maximum": MAX_INTEGER},
         "top_k": {"minimum": 1, "maximum": classes},
     }
 

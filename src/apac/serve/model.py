@@ -22,8 +22,7 @@ from apac.runs.run import Run
 from apac.serve.engine import Engine
 from apac.serve.limits import Limits
 from apac.serve.refusal import bad_request
-
-MAX_SEED = 2**63 - 1
+from apac.validation import MAX_INTEGER
 
 
 class Parameters(BaseModel):
@@ -60,8 +59,8 @@ class Model:
     def settings(self, choices: Parameters) -> Settings:
         """Return how to decide, or refuse what the limits exclude."""
         seed = self.seed if choices.seed is None else choices.seed
-        if not 0 <= seed <= MAX_SEED:
-            raise bad_request(f"seed must be between 0 and {MAX_SEED}.")
+        if not 0 <= seed <= MAX_INTEGER:
+            raise bad_request(f"seed must be between 0 and {MAX_INTEGER}.")
         if choices.top_k is not None and not 1 <= choices.top_k <= len(self.run.classes):
             raise bad_request(f"top_k must be between 1 and the {len(self.run.classes)} classes.")
         return Settings(self._rule(choices), seed, choices.combine or self.classifier.combine)

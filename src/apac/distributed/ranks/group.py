@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -168,11 +168,11 @@ class Group:
 
 
 def machine() -> str:
-    """Return what tells this machine from all others, since it was started."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        return socket.gethostname()
+    """Return a name that no other running machine has."""
+    boot = ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{socket.gethostname()} {boot}"
 
 
 def agreed(error: ApacError) -> ApacError:

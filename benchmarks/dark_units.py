@@ -1,0 +1,102 @@
+"""Count the units of a free MLP that ink anywhere switches off, after training by Muon and by the paper's SGD.
+
+    python benchmarks/dark_units.py --json results/dark-units.json
+
+A unit of the first layer is *dark* if its weights point away from the mean digit (a cosine below -0.35), and *dead* if
+it is positive for fewer than one of 1,000 virtual samples. The default is a narrow MLP, 784 → 600 → 500 → 10, which
+takes some minutes for each training; `--units 2500,2000` is the paper's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import apac
+from apac import data
+from apac.data.base import scale_pixels
+from apac.runs import provenance
+from apac.runs.storage import write_json
+
+DARK = -0.35  # cosine of the angle between the weights and the mean image
+DEAD = 1e-3  # share of the virtual samples for which a unit is positive
+SAMPLES = 10_000
+MUON: dict[str, Any] = {"optimizer": "muon", "momentum": 0.95, "batch_size": 250, "warmup": 0.05}  # of mnist-mlp-free
+TRAININGS: dict[str, dict[str, Any]] = {
+    "muon": MUON | {"learning_rate": 0.02},
+    "muon-slow": MUON | {"learning_rate": 0.005},
+    "sgd": {"optimizer": "sgd", "momentum": 0.9, "batch_size": 100, "learning_rate": 2**-5},  # the paper's
+}
+
+
+@dataclass(frozen=True)
+class Units:
+    training: str
+    units: tuple[int, int]
+    epochs: int
+    loss: float
+    validation_error: float | None
+    dark: float  # fraction of the units of the first layer
+    dead: float
+    dead_of_dark: float | None
+    seconds: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--units", default="600,500")
+    parser.add_argument("--training", action="append", choices=list(TRAININGS), help="default: each")
+    parser.add_argument("--json", type=Path, help="a file to which the results are added")
+    options = parser.parse_args()
+    first, second = (int(number) for number in options.units.split(","))
+    for name in options.training or TRAININGS:
+        found = trained(name, (first, second), options.epochs)
+        counts = f"{found.dark:.1%} dark, {found.dead:.1%} dead"
+        print(f"{name}: loss {found.loss:.3f}, {counts}, {found.seconds:,.0f} s", flush=True)
+        if options.json is not None:
+            rows = json.loads(options.json.read_text())["trainings"] if options.json.exists() else []
+            write_json(options.json, {"written": provenance.describe(), "trainings": [*rows, asdict(found)]})
+
+
+def trained(name: str, units: tuple[int, int], epochs: int) -> Units:
+    """Train an MLP with random initial weights, and count its dark and dead units."""
+    first, second = units
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(
+            nn.Flatten(), nn.Linear(784, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, 10)
+        )
+    config = apac.TrainConfig(
+        epochs=epochs, schedule="cosine", weight_decay=5e-6, validation_fraction=0.02, **TRAININGS[name]
+    )
+    run = apac.train(network, "mnist", apac.presets.mnist(), config=config)
+    images = scale_pixels(data.load("mnist").train_images)
+    samples = apac.presets.mnist()(images[:SAMPLES], generator=torch.Generator().manual_seed(0))
+    layer = run.network[1]  # type: ignore[index]
+    with torch.no_grad():
+        positive = (layer(samples.flatten(1)) > 0).double().mean(dim=0)
+        cosines = nn.functional.cosine_similarity(layer.weight, images.mean(dim=0).flatten(), dim=1)
+    dark, dead = cosines < DARK, positive < DEAD
+    last = run.history[-1]
+    return Units(
+        name,
+        units,
+        epochs,
+        last.loss,
+        last.validation_error,
+        float(dark.double().mean()),
+        float(dead.double().mean()),
+        float(dead[dark].double().mean()) if dark.any() else None,
+        last.seconds,
+    )
+
+
+if __name__ == "__main__":
+    main()
