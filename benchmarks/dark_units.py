@@ -27,11 +27,13 @@ from apac.runs.storage import write_json
 DARK = -0.35  # cosine of the angle between the weights and the mean image
 DEAD = 1e-3  # share of the virtual samples for which a unit is positive
 SAMPLES = 10_000
-MUON: dict[str, Any] = {"optimizer": "muon", "momentum": 0.95, "batch_size": 250, "warmup": 0.05}  # of mnist-mlp-free
+MUON: dict[str, Any] = {"optimizer": "muon", "momentum": 0.95, "batch_size": 250, "warmup": 0.05, "learning_rate": 0.02}
+SGD: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.9, "batch_size": 100, "learning_rate": 2**-5}  # the paper's
 TRAININGS: dict[str, dict[str, Any]] = {
-    "muon": MUON | {"learning_rate": 0.02},
-    "muon-slow": MUON | {"learning_rate": 0.005},
-    "sgd": {"optimizer": "sgd", "momentum": 0.9, "batch_size": 100, "learning_rate": 2**-5},  # the paper's
+    "muon": MUON | {"weight_decay": 5e-6},
+    "muon-decay": MUON | {"weight_decay": 5e-4},
+    "sgd": SGD | {"weight_decay": 5e-6},
+    "sgd-decay": SGD | {"weight_decay": 5e-4},
 }
 
 
@@ -73,9 +75,7 @@ def trained(name: str, units: tuple[int, int], epochs: int) -> Units:
         network = nn.Sequential(
             nn.Flatten(), nn.Linear(784, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, 10)
         )
-    config = apac.TrainConfig(
-        epochs=epochs, schedule="cosine", weight_decay=5e-6, validation_fraction=0.02, **TRAININGS[name]
-    )
+    config = apac.TrainConfig(epochs=epochs, schedule="cosine", validation_fraction=0.02, **TRAININGS[name])
     run = apac.train(network, "mnist", apac.presets.mnist(), config=config)
     images = scale_pixels(data.load("mnist").train_images)
     samples = apac.presets.mnist()(images[:SAMPLES], generator=torch.Generator().manual_seed(0))

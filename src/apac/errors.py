@@ -63,8 +63,7 @@ def missing(package: str, extra: str) -> InputError:
 def require(module: str, *, extra: str) -> Any:
     """Import a module of an optional package.
 
-    Raises:
-        InputError: if it is not installed; the message contains the command that installs the extra.
+    Raises InputError if it is not installed; the message contains the command that installs the extra.
     """
     try:
         return import_module(module)

@@ -11,7 +11,7 @@ from __future__ import annotations
 PIXELS = 40_000_000  # of a file; more than cameras take, and 160 MB as RGBA. Callers may raise it.
 UPLOADED_PIXELS = 25_000_000  # of a file that a server decodes, several of them at a time
 PICTURE_SIDE = 200_000  # pixels of a row or column of a file; decoders hold some rows beside the picture
-COPIES = {"WEBP": 2, "AVIF": 2}  # these decoders hold twice the memory of others: half the pixels are allowed
+DECODER_COPIES = {"WEBP": 2, "AVIF": 2}  # these decoders hold twice the memory of others: half the pixels are allowed
 FILE_BYTES = 4.0  # of a file, for each pixel that is allowed, at least PIXELS; as many as an uncompressed RGBA picture
 SLOW_BYTES = {"AVIF": 0.25, "JPEG": 1.0}  # likewise; AVIF takes 150 ms for a MB, JPEG with several scans 45 ms
 HEADER_BYTES = 48 << 20  # that are read before the size is known; of WebP and AVIF the whole file
@@ -43,17 +43,17 @@ ONNX_FIELDS = 500_000  # values, texts and messages, each up to 200 bytes in mem
 
 PARTS = 1_000  # of a Compose, and deformations of a PerClass; each part has parameters of its own
 DEFORMATIONS = 10_000  # in one file, all parts of all classes
-SIDE = 4_096  # pixels; an elastic filter is a matrix of this side
+IMAGE_SIDE = 4_096  # pixels; an elastic filter is a matrix of this side
 SIGMA = (1e-3, 1e4)  # pixels; the filter is computed for 8 sigma
 PIXEL_DISTANCE = 1e6  # alpha of an Elastic: all of it far outside of any image
 REFERENCE_SIZE = 1_000_000  # pixels a side of the images for which widths in pixels are given; above any image
 WINDOW = 1_000  # pixels; a Thickness takes memory proportional to its square, and time to its logarithm at least
 SHIFT = 500  # pixels; its (2 · SHIFT + 1)² values, a million, are listed in 16 MB and then counted
-VALUES = 1 << 22  # of a Compose that an Exhaustive lists, times its parts; 4,096 values of 1,000 parts, 32 MB
+LISTED_VALUES = 1 << 22  # of a Compose that an Exhaustive lists, times its parts; 4,096 values of 1,000 parts, 32 MB
 FACTOR = 1e3  # widths relative to the image, magnifications, exponents, strengths; their squares fit float32
-LOGARITHM = 10.0  # standard deviation of the logarithm of a factor; its exponential is finite in float32
+LOG_STD = 10.0  # standard deviation of the logarithm of a factor; its exponential is finite in float32
 TIME_PARTS = 10_000  # of a TimeWarp, each with a random number for every image; more than a series has steps
-VALUE = 1e30  # in units of the data; sums of a few such values are finite in float32
+ABS_VALUE = 1e30  # in units of the data; sums of a few such values are finite in float32
 
 # Requests to a server; the options of `apac serve` change some of them
 

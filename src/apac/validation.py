@@ -87,7 +87,7 @@ def validate_padding(owner: Any) -> None:
     """Require `padding` to be "edge" or a background value."""
     if isinstance(owner.padding, str) and owner.padding == "edge":
         return
-    if not abs(to_float(owner.padding)) <= limits.VALUE:
+    if not abs(to_float(owner.padding)) <= limits.ABS_VALUE:
         raise InputError(
             f'the padding of {_describe(owner)} must be "edge" or a background value, got {quoted(owner.padding)}.'
         )

@@ -50,7 +50,7 @@ def test_numbers_beyond_use_are_refused(make):
 
 
 LARGEST = [
-    apac.Elastic(sigma=limits.SIGMA[1], alpha=limits.PIXEL_DISTANCE, padding=limits.VALUE),
+    apac.Elastic(sigma=limits.SIGMA[1], alpha=limits.PIXEL_DISTANCE, padding=limits.ABS_VALUE),
     apac.Elastic(sigma=limits.SIGMA[0], alpha=-limits.PIXEL_DISTANCE),
     apac.Elastic(sigma=limits.SIGMA[0], reference_size=limits.REFERENCE_SIZE),
     apac.Homography(limits.FACTOR, shear=limits.FACTOR),
@@ -58,9 +58,9 @@ LARGEST = [
     apac.Shift(limits.SHIFT),
     apac.Thickness(0.5, 0.5, size=limits.WINDOW, reference_size=1),
     apac.Color(gamma=(1 / limits.FACTOR, limits.FACTOR), cast=limits.FACTOR),
-    apac.Jitter(limits.VALUE),
-    apac.FeatureDropout(value=limits.VALUE),
-    apac.Amplitude(limits.LOGARITHM),
+    apac.Jitter(limits.ABS_VALUE),
+    apac.FeatureDropout(value=limits.ABS_VALUE),
+    apac.Amplitude(limits.LOG_STD),
     apac.TimeWarp(limits.FACTOR, parts=limits.TIME_PARTS),
 ]
 

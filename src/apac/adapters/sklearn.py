@@ -65,7 +65,7 @@ class ApacClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Combination of the softmaxes of all passes; the paper uses the product. With `tune`, leave it at "product".
     tune : bool
         Whether to choose the strength of the deformation, the combination and the temperature of the probabilities, by
-        five-fold cross-validation: five more trainings. If the plain prediction does better, it is used. The rule
+        five-fold cross-validation: five more fits. If the plain prediction does better, it is used. The rule
         `Exhaustive` is kept at strength 1 only; random passes decide at others.
     epochs : int
         Number of epochs. One epoch has as many virtual samples as there are training samples.

@@ -37,7 +37,7 @@ def reproduce(
     hours: Annotated[
         float | None,
         typer.Option(
-            help="Time for the two trainings of a recipe, without evaluation.",
+            help="Time for the two training runs of a recipe, without evaluation.",
             show_default="the recipe's epochs",
         ),
     ] = None,

@@ -138,7 +138,7 @@ def _libtiff_handler_setters() -> list[Callable[[int | None], int | None]]:
 
 
 def _check_size(name: str, file: Any, content: BoundedFile, max_pixels: int | None) -> None:
-    pixels, copies = file.width * file.height, limits.COPIES.get(file.format, 1)
+    pixels, copies = file.width * file.height, limits.DECODER_COPIES.get(file.format, 1)
     if pixels > (limits.PIXELS if max_pixels is None else max_pixels) // copies:
         raise InputError(too_large(name, max_pixels, copies))
     if max(file.size) > limits.PICTURE_SIDE:

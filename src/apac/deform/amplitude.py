@@ -32,10 +32,10 @@ class Amplitude(Deformation):
     std: float = 0.1
 
     def __post_init__(self) -> None:
-        validate_number(self, "std", minimum=0, maximum=limits.LOGARITHM)
+        validate_number(self, "std", minimum=0, maximum=limits.LOG_STD)
 
     def _scaled(self, strength: float) -> Amplitude:
-        return replace(self, std=min(limits.LOGARITHM, strength * self.std))
+        return replace(self, std=min(limits.LOG_STD, strength * self.std))
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> AmplitudeParameters:
         noise = torch.randn(n, image_shape[0], 1, 1, generator=generator, device=generator.device)

@@ -96,8 +96,7 @@ class Compose(Deformation):
     def values(self, image_shape: tuple[int, int, int]) -> ComposeParameters | None:
         """Return all combinations of the values of the parts.
 
-        Raises:
-            InputError: if there are too many to list; they are counted before.
+        Raises InputError if there are too many to list; they are counted before.
         """
         parts, counts = [], []
         for part in self.parts:
@@ -106,10 +105,11 @@ class Compose(Deformation):
                 return None
             parts.append(values)
             counts.append(trees.size(values))
-            if prod(counts) * len(self.parts) > limits.VALUES:
+            if prod(counts) * len(self.parts) > limits.LISTED_VALUES:
+                allowed = limits.LISTED_VALUES // len(self.parts)
                 raise InputError(
-                    f"a Compose of {len(self.parts):,} parts may have at most {limits.VALUES // len(self.parts):,} "
-                    f"values to list; sample them with FixedPasses or Certified."
+                    f"a Compose of {len(self.parts):,} parts may have at most {allowed:,} values to list; sample them "
+                    f"with FixedPasses or Certified."
                 )
         rows = torch.cartesian_prod(*map(torch.arange, counts)).view(-1, len(counts)) if counts else torch.empty(1, 0)
         return ComposeParameters(tuple(trees.rows(values, rows[:, i]) for i, values in enumerate(parts)))

@@ -62,7 +62,7 @@ class Elastic(Deformation):
         return replace(self, alpha=strength * self.alpha)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ElasticParameters:
-        _, height, width = validate_image_shape(image_shape, max_side=limits.SIDE)
+        _, height, width = validate_image_shape(image_shape, max_side=limits.IMAGE_SIDE)
         self._sigma((height, width))
         return ElasticParameters(uniform_noise(n, (2, height, width), generator=generator))
 

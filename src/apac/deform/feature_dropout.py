@@ -34,7 +34,7 @@ class FeatureDropout(Deformation):
 
     def __post_init__(self) -> None:
         validate_number(self, "p", minimum=0, maximum=1)
-        validate_number(self, "value", minimum=-limits.VALUE, maximum=limits.VALUE)
+        validate_number(self, "value", minimum=-limits.ABS_VALUE, maximum=limits.ABS_VALUE)
 
     def _scaled(self, strength: float) -> FeatureDropout:
         return replace(self, p=min(1.0, strength * self.p))

@@ -30,7 +30,7 @@ class Jitter(Deformation):
     std: float = 0.1
 
     def __post_init__(self) -> None:
-        validate_number(self, "std", minimum=0, maximum=limits.VALUE)
+        validate_number(self, "std", minimum=0, maximum=limits.ABS_VALUE)
 
     def _scaled(self, strength: float) -> Jitter:
         return replace(self, std=strength * self.std)

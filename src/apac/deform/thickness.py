@@ -64,7 +64,7 @@ class Thickness(Deformation):
         return replace(self, dilate=dilate, erode=min(1 - dilate, strength * self.erode))
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ThicknessParameters:
-        validate_image_shape(image_shape, max_side=limits.SIDE)
+        validate_image_shape(image_shape, max_side=limits.IMAGE_SIDE)
         uniform = torch.rand(n, generator=generator, device=generator.device)
         (values,) = as_arrays(uniform)
         dilated, changed = values < self.dilate, values < self.dilate + self.erode

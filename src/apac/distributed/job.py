@@ -118,9 +118,8 @@ def open_job(
     The first rank also compares the files with those of a job that it finds; the other ranks do not, because listing
     many files is slow and the list is stored. After a restart the standard input is lost, and the stored list is taken.
 
-    Raises:
-        InputError: if the folder has another job; the message names the first difference. If the first rank does not
-            store what it reads from the standard input.
+    Raises InputError if the folder has another job, with the first difference in the message, or if the first rank does
+    not store what it reads from the standard input.
     """
     if is_restart:
         check_restart(out, sources)

@@ -17,8 +17,7 @@ MAX_NAMED = 5  # missing parts in an error message
 def merge_parts(folder: Path, csv: Path) -> Job:
     """Write the decisions of all files of a job to one CSV file, in the order of its list.
 
-    Raises:
-        InputError: if parts are missing or damaged; the message names them.
+    Raises InputError if parts are missing or damaged; the message names them.
     """
     job = read_job(folder)
     if len(job.parts.complete()) < job.parts.count:

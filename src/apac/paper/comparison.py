@@ -1,4 +1,4 @@
-"""Comparison of the results of a recipe with the paper, and of its two trainings with each other."""
+"""Comparison of the results of a recipe with the paper, and of its two training runs with each other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def summary(evaluations: Mapping[str, Evaluation], paper: Mapping[str, Errors], 
 
 
 def differences(evaluation: Evaluation, name: str, other: Evaluation, other_name: str) -> str:
-    """Describe the images that APAC classifies correctly after only one of two trainings."""
+    """Describe the images that APAC classifies correctly after only one of two training runs."""
     first, second = set(other.wrong) - set(evaluation.wrong), set(evaluation.wrong) - set(other.wrong)
     return (
         f"APAC is right for {len(first)} images with {LABELS[name]} alone, and for {len(second)} with "

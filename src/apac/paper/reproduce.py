@@ -53,8 +53,8 @@ def plan(
 ) -> Recipe:
     """Return the recipe to run in `out`, or raise InputError if the folder cannot be used. Nothing is changed.
 
-    `epochs` replaces the recipe's number of epochs; `hours` selects as many as both trainings can finish in that time.
-    A resumed training keeps its number of epochs.
+    `epochs` replaces the recipe's number of epochs; `hours` selects as many as both runs can finish in that time. A
+    resumed run keeps its number of epochs.
     """
     if resume and overwrite:
         raise InputError("choose resume=True to continue a report or overwrite=True to replace it, not both.")

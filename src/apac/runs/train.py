@@ -89,7 +89,7 @@ def train(
         of the run is on the CPU.
     cache
         A folder for the pixels of a folder or a torch Dataset, which then stay on the disk instead of in memory: they
-        are decoded once into a file of uint8, and later trainings use it again, unless the names, sizes or times of the
+        are decoded once into a file of uint8, and later runs use it again, unless the names, sizes or times of the
         files have changed, or any of 16 items of the Dataset. `progress` reports its size; remove the folder when it
         is no longer needed, or when other items of a Dataset have changed.
     stream

@@ -30,7 +30,7 @@ def epochs_within(
     images: Tensor,
     seconds: float,
 ) -> int:
-    """Return the largest n, up to the paper's 15,000, for which the trainings configs(n) together fit into `seconds`.
+    """Return the largest n, up to the paper's 15,000, for which the runs with configs(n) together fit into `seconds`.
 
     All of them train the same network on the same images (N, C, H, W) uint8, and differ only in their epochs. The step
     time is measured with the first configuration.
@@ -47,7 +47,7 @@ def epochs_within(
     epochs = bisect_right(range(1, PAPER_EPOCHS + 1), seconds, key=duration)
     if not epochs:
         raise InputError(
-            f"one epoch of {network} takes {free:.2g} s on this machine, and the two trainings may take only "
+            f"one epoch of {network} takes {free:.2g} s on this machine, and the two training runs may take only "
             f"{seconds:.2g} s; allow more hours."
         )
     return epochs

@@ -75,7 +75,7 @@ class TrainConfig:
         if self.warmup is not None:
             validate_number(self, "warmup", minimum=0, below=1)
         if self.size is not None:
-            validate_integer(self, "size", minimum=1, maximum=limits.SIDE)
+            validate_integer(self, "size", minimum=1, maximum=limits.IMAGE_SIDE)
         if self.weights is not None:
             object.__setattr__(self, "weights", os.path.abspath(os.path.expanduser(self.weights)))
         for name, choices in (
