@@ -16,9 +16,9 @@ import typer
 from apac.cli.ranks import rank, started_by_torchrun
 from apac.cli.signals import ignore_signal, remember_interrupts, was_interrupted
 from apac.errors import ApacError, Interrupted
+from apac.serve.signals import INTERRUPTED
 
 BAD_INPUT = 2
-INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 # Arguments in library messages that correspond to command-line options.
 NAMES = (

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from apac.cli.ranks import started_by_torchrun
+from apac.serve.signals import handled_signals
 
 _interrupted = threading.Event()
 
@@ -43,7 +44,7 @@ def interrupt_on_signal() -> Iterator[None]:
         if not (again and started_by_torchrun()):
             raise KeyboardInterrupt
 
-    with _handling(handle):
+    with handled_signals(handle):
         yield
 
 
@@ -69,21 +70,8 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
         if (again and not started_by_torchrun()) or not (again or polled):
             raise KeyboardInterrupt
 
-    with _handling(handle):
+    with handled_signals(handle):
         yield should_stop
-
-
-@contextmanager
-def _handling(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may handle signals
-        return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def ignore_signal(number: signal.Signals) -> None:

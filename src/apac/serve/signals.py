@@ -1,8 +1,9 @@
-"""Signals of a server."""
+"""What Ctrl-C and SIGTERM do."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
@@ -13,7 +14,10 @@ INTERRUPTED = 130  # after Ctrl-C: 128 + SIGINT, as in shells
 
 @contextmanager
 def handled_signals(handler: Callable[[int, FrameType | None], None]) -> Generator[None, None, None]:
-    """Pass Ctrl-C and SIGTERM to the handler during the block."""
+    """Pass Ctrl-C and SIGTERM to the handler during the block, if this is the main thread; others get no signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
