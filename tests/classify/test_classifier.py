@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import apac
 from apac import models
@@ -299,7 +300,11 @@ def images_with_pixel(value: float) -> Tensor:
         (torch.zeros(2, 0, 28, 28), r"got torch.float32 \(2, 0, 28, 28\)"),
         (torch.zeros(28, 28), r"shape \(N, C, H, W\)"),
         (torch.zeros(1, 1, 28, 28, dtype=torch.uint8), "floating-point"),
-        ([[0.0]], "got list"),
+        (torch.zeros(1, 28, 28), r"pass one image as images\[None\]"),
+        ([torch.zeros(1, 28, 28)] * 2, r"got list; make one tensor of them with torch.stack\(images\)"),
+        ({"images": torch.zeros(2, 1, 28, 28)}, "got dict; take the images out of the batch"),
+        (DataLoader(TensorDataset(torch.zeros(2, 1, 28, 28))), r"got DataLoader; .* with classifier.stream\(batches\)"),
+        (np.zeros((2, 1, 28, 28)), r"got ndarray; convert them with torch.as_tensor\(images\)"),
     ],
 )
 def test_wrong_images_are_rejected_in_one_sentence(network, images, sentence):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import re
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import apac
+from apac.classify import network_outputs
 
 RULE = apac.FixedPasses(8)
 
@@ -156,11 +161,14 @@ def test_a_network_that_works_in_place_changes_no_other_result(u, count, images,
 @pytest.mark.parametrize(
     ("network", "sentence"),
     [
-        (lambda x: torch.zeros(len(x)), "must return logits of shape"),
-        (lambda x: torch.zeros(3, 10), "must return logits of shape"),
-        (lambda x: "nine", "must return logits of shape .*, got str"),
-        (lambda x: x.flatten(1)[:, :1], r"at least two classes, got 1; .* \(0, z\)"),
-        (lambda x: x.flatten(1)[:, :0], "at least two classes, got 0"),
+        (lambda x: torch.zeros(len(x)), r"logits of shape \(N, classes\), got one number for each image; .* \(0, z\)"),
+        (lambda x: torch.zeros(3, 10), r"logits of shape \(N, classes\), got \(3, 10\) for 2 images"),
+        (
+            lambda x: {"logits": x.flatten(1)},
+            r"got dict; wrap it, for example by lambda images: network\(images\).logits",
+        ),
+        (lambda x: x.flatten(1)[:, :1], r"with at least two classes, got 1; .* \(0, z\)"),
+        (lambda x: x.flatten(1)[:, :0], "with at least two classes, got 0"),
         (lambda x: x.flatten(1).to(torch.complex64), "must return real numbers, got torch.complex64"),
         (lambda x: x.flatten(1)[:, : 2 + len(x)], "the same number of classes for all images"),
     ],
@@ -168,6 +176,37 @@ def test_a_network_that_works_in_place_changes_no_other_result(u, count, images,
 def test_outputs_of_a_wrong_shape_or_type_are_rejected_in_one_sentence(network, sentence, images):
     with pytest.raises(apac.InputError, match=sentence):
         apac.Classifier(network, apac.Flip(), RULE, device_batch=2).decide(images)
+
+
+def test_the_advice_for_a_single_probability_gives_the_decision_of_the_classifier(images, weights):
+    one = nn.Sequential(nn.Flatten(), nn.Linear(weights.shape[0], 1), nn.Sigmoid())
+    with pytest.raises(apac.InputError, match=re.escape("return both: torch.cat([1 - p, p], dim=1)")):
+        apac.Classifier(one, apac.Compose(), RULE, outputs="probabilities").decide(images)
+    both = apac.Classifier(lambda x: torch.cat([1 - one(x), one(x)], 1), apac.Compose(), RULE, outputs="probabilities")
+    assert torch.equal(both.decide(images).labels, (one(images) > 0.5).long().flatten())
+
+
+def test_logits_that_look_like_probabilities_are_warned_about_once(images, weights, caplog):
+    network_outputs._warn_about_probabilities.cache_clear()
+    softmax = apac.Classifier(lambda x: (x.flatten(1) @ weights).softmax(1), apac.Flip(), RULE)
+    with caplog.at_level(logging.WARNING, "apac"):
+        apac.Classifier(lambda x: x.flatten(1) @ weights, apac.Flip(), RULE).decide(images)
+        assert not caplog.messages
+        softmax.decide(images)
+        softmax.decide(images)
+    (message,) = caplog.messages
+    assert message.endswith('If the network ends in a softmax, pass outputs="probabilities".')
+
+
+def test_a_logit_of_minus_infinity_masks_a_class(images, weights):
+    masked = lambda x: (x.flatten(1) @ weights).index_fill(1, torch.tensor([1]), -math.inf)  # noqa: E731
+    logits = apac.Classifier(masked, apac.Flip(), RULE).decide(images)
+    expected = apac.Classifier(lambda x: masked(x).log_softmax(1), apac.Flip(), RULE, outputs="log-probabilities")
+    # That network rounds its log-probabilities, of up to 20, to float32.
+    torch.testing.assert_close(logits.log_scores, expected.decide(images).log_scores, atol=1e-5, rtol=0)
+    assert (logits.labels >= 0).all()
+    nothing = apac.Classifier(lambda x: torch.full((len(x), 3), -math.inf), apac.Flip(), RULE).decide(images)
+    assert set(nothing.stopped) == {"nan"}
 
 
 def test_a_number_of_classes_that_changes_between_passes_is_rejected(images):

@@ -53,6 +53,8 @@ def test_tune_prints_the_candidates_and_stores_the_choice_that_all_commands_use(
     assert f"tuned: {choice.chosen}" in repr(loaded)
     choice = choose(tunable, 0.5)
 
+    exported = succeed("export", tunable, tunable / "model.onnx").stdout
+    assert "run.choice.apply(classifier) adds it" in " ".join(exported.split())
     tuned = succeed("evaluate", tunable, "--passes", "2").stdout
     assert "Decided by strength 0.5, product" in " ".join(tuned.split())
     assert json.loads((tunable / "evaluation.json").read_text())["strength"] == 0.5

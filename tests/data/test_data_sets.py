@@ -192,6 +192,7 @@ IMAGES, LABELS = torch.zeros(4, 1, 3, 3), torch.arange(4) % 2
         ({"train_images": IMAGES[0]}, r"train_images must be uint8 or floating-point \(N, C, H, W\)"),
         ({"train_images": IMAGES.long()}, "train_images must be uint8 or floating-point"),
         ({"test_images": IMAGES / 0}, "test_images must be finite"),
+        ({"train_images": torch.zeros(4, 12, 12, 3).byte()}, r"looks like \(N, H, W, C\); pass images.permute"),
         ({"test_images": IMAGES[..., :2]}, "must have one shape and type"),
         ({"test_images": IMAGES.byte()}, "must have one shape and type"),
     ],

@@ -58,6 +58,18 @@ def test_parameters_depend_only_on_the_generator(u):
 
 
 @each_kind
+def test_parameters_do_not_depend_on_the_default_type_of_torch(u):
+    first = u.sample(5, (3, 8, 8), generator=generator(3, "test", 4))
+    torch.set_default_dtype(torch.float64)
+    try:
+        second = u.sample(5, (3, 8, 8), generator=generator(3, "test", 4))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    images = torch.rand(5, 3, 8, 8)
+    torch.testing.assert_close(u.apply(images, first), u.apply(images, second), atol=ROUNDING, rtol=0)
+
+
+@each_kind
 @settings(max_examples=8, deadline=None)
 @given(
     n=st.integers(1, 5),

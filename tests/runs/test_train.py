@@ -147,6 +147,10 @@ def test_the_papers_values_are_stored_where_none_are_given(small):
         ({"network": "own networks:f"}, "given as package.module:function"),
         ({"network": "own_networks:nothing"}, "must return a torch.nn.Module, it returned NoneType"),
         ({"network": linear(SHAPE, 4)}, r"must return logits \(N, 3\), one for each class, got \(2, 4\)"),
+        (
+            {"network": linear(SHAPE, 3).double()},
+            "weights of type torch.float64 and the images are torch.float32",
+        ),
         ({"network": linear((1, 5, 5), 3)}, r"does not accept images of shape \(N, 1, 6, 6\)"),
         ({"network": "mnist-cnn"}, "the network mnist-cnn takes images of 28 × 28 pixels, got 6 × 6; resize them"),
         ({"network": "resnet"}, "the network resnet takes images of at least 16 × 16 pixels, got 6 × 6"),

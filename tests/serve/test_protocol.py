@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import threading
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import apac
@@ -172,6 +174,12 @@ def test_too_many_images_are_refused_before_they_are_read(server):
     assert server.refusal(request(huge), status=413) == "a request may have at most 80 images."
 
 
+def blank() -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (40, 40), 200).save(file, "PNG")
+    return file.getvalue()
+
+
 def test_an_upload_is_answered_for_people(server, seven):
     with server.client() as client:
         answer = client.post("/classify?top_k=2", files={"image": ("seven.png", seven)}).json()
@@ -184,6 +192,8 @@ def test_an_upload_is_answered_for_people(server, seven):
             client.post("/classify?pases=3", files={"image": seven}),
             client.post("/classify", content=b"x", headers={"content-type": "multipart/form-data; boundary=a"}),
             client.get("/classify"),
+            client.post("/classify", files={"image": blank()}),
+            client.post("/v2/models/mnist-cnn/infer", content=b"{}", headers={"Inference-Header-Content-Length": "2"}),
         ]
     assert (answer["class"], answer["settled"], answer["stopped"]) == ("7", True, "certified")
     assert [entry["class"] for entry in answer["classes"]][:1] == ["7"]
@@ -191,7 +201,9 @@ def test_an_upload_is_answered_for_people(server, seven):
     assert answer["plain"]["class"] == "7"
     assert "centered by mass" in answer["notes"]
     assert (again["passes"], again["stopped"], again["settled"]) == (16, "fixed", None)
-    assert [response.status_code for response in refused] == [400, 400, 400, 404, 400, 400, 405]
+    assert [response.status_code for response in refused] == [400, 400, 400, 404, 400, 400, 405, 400, 400]
+    assert refused[7].json()["error"] == "the image shows no digit: nothing stands out from the background."
+    assert refused[8].json()["error"].startswith("binary tensors are not supported; send the data as JSON")
     assert all(list(response.json()) == ["error"] for response in refused)
     known = "combine, error, limit, model, passes, seed, top_k"
     assert refused[4].json()["error"] == f"there is no parameter 'pases'; use {known}."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -176,11 +176,9 @@ class Classifier:
         is_tensor = isinstance(images, Tensor)
         if not (is_tensor and images.ndim == 4 and images.is_floating_point() and images.shape[1:].numel()):
             got = f"{images.dtype} {tuple(images.shape)}" if is_tensor else type(images).__name__
-            advice = "convert them with torch.as_tensor(images)"
-            if is_tensor:
-                advice = "scale uint8 images as in training, for example with run.normalize(images)"
-                advice = "pass one image as images[None]" if images.ndim == 3 else advice
-            raise InputError(f"images must be a floating-point tensor of shape (N, C, H, W), got {got}; {advice}.")
+            raise InputError(
+                f"images must be a floating-point tensor of shape (N, C, H, W), got {got}; {_advice(images)}."
+            )
         if self.image_shape is not None and tuple(images.shape[1:]) != tuple(self.image_shape):
             raise InputError(
                 f"images must have the shape (N, {', '.join(map(str, self.image_shape))}), got {tuple(images.shape)}."
@@ -191,6 +189,21 @@ class Classifier:
                 bad = index * self.device_batch + int((~finite).nonzero()[0])
                 raise InputError(f"image {bad} has NaN or infinite pixels; fix or remove it.")
         self.deformation.validate_pixels(images)
+
+
+def _advice(images: object) -> str:
+    """Return how to convert what is no batch of images."""
+    if isinstance(images, Tensor):
+        if images.ndim == 3:
+            return "pass one image as images[None]"
+        return "scale uint8 images as in training, for example with run.normalize(images)"
+    if isinstance(images, Sequence) and all(isinstance(image, Tensor) for image in images):
+        return "make one tensor of them with torch.stack(images)"
+    if isinstance(images, Mapping):
+        return "take the images out of the batch"
+    if isinstance(images, Iterable) and not hasattr(images, "__array__"):
+        return "decide batches of images one after the other with classifier.stream(batches)"
+    return "convert them with torch.as_tensor(images)"
 
 
 def _validate_finite(log_probabilities: Tensor, when: str) -> None:

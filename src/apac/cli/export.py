@@ -37,3 +37,5 @@ def export(
     written = loaded.export(path, whitened=whitened, overwrite=overwrite)
     shape = ", ".join(map(str, loaded.image_shape))
     print(f"wrote {written}: images (n, {shape}) to logits (n, {len(loaded.classes)})")
+    if loaded.choice is not None:
+        print("What apac tune has chosen is not part of the graph: in Python, run.choice.apply(classifier) adds it.")

@@ -79,6 +79,12 @@ def check_images(images: Tensor | StoredImages, name: str = "images") -> None:
     tensor = isinstance(images, Tensor)
     if not tensor or images.ndim != 4 or not (images.dtype == torch.uint8 or images.is_floating_point()):
         raise InputError(f"{name} must be uint8 or floating-point (N, C, H, W), got {_describe(images)}.")
+    _, channels, _, width = images.shape
+    if images.dtype == torch.uint8 and width in (1, 3, 4) and channels > 4:
+        raise InputError(
+            f"{name} must have the shape (N, C, H, W), got {tuple(images.shape)}, which looks like (N, H, W, C); pass "
+            f"images.permute(0, 3, 1, 2)."
+        )
     if images.is_floating_point() and not images.isfinite().all():
         raise InputError(f"{name} must be finite, got NaN or an infinite value; fix or remove these images.")
 

@@ -21,6 +21,10 @@ COARSE = 100  # cells along the longer side: a speck of dust vanishes in a cell,
 Gray = NDArray[np.float32]
 
 
+class NoDigit(InputError):
+    """A picture in which nothing stands out from the background."""
+
+
 def as_mnist(gray: Gray, *, path: str, size: tuple[int, int]) -> tuple[NDArray[np.uint8], list[str]]:
     """Convert brightness (H, W) in [0, 255] to 28 × 28, and return it with notes on the conversion.
 
@@ -31,7 +35,7 @@ def as_mnist(gray: Gray, *, path: str, size: tuple[int, int]) -> tuple[NDArray[n
     noise = 1.4826 * float(np.median(np.abs(border)))  # the standard deviation, if the noise is Gaussian
     lighter, darker = _extreme(gray - background), _extreme(background - gray)
     if max(lighter, darker) < max(FAINTEST, NOISE * noise):
-        raise InputError(f"{path} shows no digit: nothing stands out from the background; give an image of one digit.")
+        raise NoDigit(f"{path} shows no digit: nothing stands out from the background; give an image of one digit.")
 
     dark_ink = darker > lighter
     if gray.shape == (SIDE, SIDE) and not dark_ink and np.median(_border(gray)) < FAINTEST:

@@ -38,7 +38,7 @@ class Amplitude(Deformation):
         return replace(self, std=min(limits.LOG_STD, strength * self.std))
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> AmplitudeParameters:
-        noise = torch.randn(n, image_shape[0], 1, 1, generator=generator, device=generator.device)
+        noise = torch.randn(n, image_shape[0], 1, 1, generator=generator, device=generator.device, dtype=torch.float32)
         return AmplitudeParameters(torch.exp(self.std * noise))
 
     def apply(self, images: Tensor, parameters: AmplitudeParameters) -> Tensor:

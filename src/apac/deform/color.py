@@ -57,8 +57,8 @@ class Color(Deformation):
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ColorParameters:
         low, high = math.log(self.gamma[0]), math.log(self.gamma[1])
-        uniform = torch.rand(n, generator=generator, device=generator.device)
-        noise = torch.randn(n, image_shape[0], generator=generator, device=generator.device)
+        uniform = torch.rand(n, generator=generator, device=generator.device, dtype=torch.float32)
+        noise = torch.randn(n, image_shape[0], generator=generator, device=generator.device, dtype=torch.float32)
         return ColorParameters(torch.exp(low + (high - low) * uniform), self.cast * noise)
 
     def apply(self, images: Tensor, parameters: ColorParameters) -> Tensor:

@@ -44,7 +44,7 @@ class FeatureDropout(Deformation):
     ) -> FeatureDropoutParameters:
         validate_image_shape(image_shape)
         return FeatureDropoutParameters(
-            torch.rand(n, *image_shape, generator=generator, device=generator.device) < self.p
+            torch.rand(n, *image_shape, generator=generator, device=generator.device, dtype=torch.float32) < self.p
         )
 
     def apply(self, images: Tensor, parameters: FeatureDropoutParameters) -> Tensor:

@@ -47,7 +47,9 @@ class Flip(Deformation):
         return None
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> FlipParameters:
-        return FlipParameters(torch.rand(n, generator=generator, device=generator.device) < self.probability)
+        return FlipParameters(
+            torch.rand(n, generator=generator, device=generator.device, dtype=torch.float32) < self.probability
+        )
 
     def values(self, image_shape: tuple[int, int, int]) -> FlipParameters | None:
         sides = {0.0: [False], 0.5: [False, True], 1.0: [True]}.get(self.probability)

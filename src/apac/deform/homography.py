@@ -55,7 +55,7 @@ class Homography(Deformation):
         return replace(self, std=strength * self.std, shear=shear)
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> HomographyParameters:
-        noise = torch.randn(n, 9, generator=generator, device=generator.device)
+        noise = torch.randn(n, 9, generator=generator, device=generator.device, dtype=torch.float32)
         shear = self.std if self.shear is None else self.shear
         mean, std = _mean_and_std(self.std, shear, generator.device)
         return HomographyParameters(mean + (std * noise).view(n, 3, 3))

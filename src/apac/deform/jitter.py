@@ -37,7 +37,9 @@ class Jitter(Deformation):
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> JitterParameters:
         validate_image_shape(image_shape)
-        return JitterParameters(self.std * torch.randn(n, *image_shape, generator=generator, device=generator.device))
+        return JitterParameters(
+            self.std * torch.randn(n, *image_shape, generator=generator, device=generator.device, dtype=torch.float32)
+        )
 
     def apply(self, images: Tensor, parameters: JitterParameters) -> Tensor:
         parameters = prepare(images, parameters)

@@ -26,7 +26,7 @@ def uniform_noise(n: int, shape: tuple[int, ...], *, generator: torch.Generator)
     kernels = kernels_for(keys)
     if kernels is None:
         return _noise_torch(keys, math.prod(shape)).view(n, *shape)
-    result = torch.empty(n, *shape, device="cpu")
+    result = torch.empty(n, *shape, dtype=torch.float32, device="cpu")
     key_rows, out = keys.numpy(), result.numpy().reshape(n, math.prod(shape))
     rows = max(1, _NUMBERS_PER_TASK // max(1, out.shape[1]))
     if n <= rows:

@@ -50,7 +50,7 @@ class ScaleShift(Deformation):
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ScaleShiftParameters:
         _, height, width = image_shape
         low, high = self.scale
-        uniform = torch.rand(n, 3, generator=generator, device=generator.device)
+        uniform = torch.rand(n, 3, generator=generator, device=generator.device, dtype=torch.float32)
         kernels = kernels_for(uniform)
         if kernels is not None:
             kernels.patches(uniform.numpy(), low, high, height, width)

@@ -42,7 +42,7 @@ class Shift(Deformation):
         return replace(self, max_shift=int(strength * self.max_shift + 0.5))
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ShiftParameters:
-        uniform = torch.rand(n, 2, generator=generator, device=generator.device)
+        uniform = torch.rand(n, 2, generator=generator, device=generator.device, dtype=torch.float32)
         values = 2 * self.max_shift + 1
         return ShiftParameters((uniform * values).long().clamp(max=values - 1) - self.max_shift)
 

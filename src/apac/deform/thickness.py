@@ -65,7 +65,7 @@ class Thickness(Deformation):
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> ThicknessParameters:
         validate_image_shape(image_shape, max_side=limits.IMAGE_SIDE)
-        uniform = torch.rand(n, generator=generator, device=generator.device)
+        uniform = torch.rand(n, generator=generator, device=generator.device, dtype=torch.float32)
         (values,) = as_arrays(uniform)
         dilated, changed = values < self.dilate, values < self.dilate + self.erode
         # 1 if dilated, −1 if eroded, 0 if neither

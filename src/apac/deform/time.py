@@ -43,7 +43,7 @@ class TimeShift(Deformation):
         return replace(self, max_shift=min(1.0, strength * self.max_shift))
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> TimeShiftParameters:
-        uniform = torch.rand(n, generator=generator, device=generator.device)
+        uniform = torch.rand(n, generator=generator, device=generator.device, dtype=torch.float32)
         return TimeShiftParameters(self.max_shift * (2 * uniform - 1))
 
     def apply(self, images: Tensor, parameters: TimeShiftParameters) -> Tensor:
@@ -83,7 +83,7 @@ class TimeWarp(Deformation):
         return replace(self, std=min(limits.FACTOR, strength * self.std))
 
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> TimeWarpParameters:
-        noise = torch.randn(n, self.parts, generator=generator, device=generator.device)
+        noise = torch.randn(n, self.parts, generator=generator, device=generator.device, dtype=torch.float32)
         # Relative to the fastest part, so that the exponential cannot overflow.
         log_speed = self.std * noise
         return TimeWarpParameters(torch.exp(log_speed - log_speed.amax(dim=1, keepdim=True)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,15 @@ class Evaluation:
     corrupted: tuple[int, ...]  # right in the plain prediction, wrong by APAC
     wrong: tuple[int, ...]  # wrong by APAC with the largest M, or in the plain prediction if there are no rows
     mcnemar: float  # p-value of the exact McNemar test on the corrected and corrupted images
-    scores: Scores | None  # after the largest M
+    scores: Scores | None = field(repr=False)  # after the largest M
     seconds: float  # to compute the passes, including cached ones
-    plain_labels: Tensor  # (N,) plain predictions
-    labels: Tensor  # (N,) decisions of APAC with the largest M, or the plain predictions if there are no rows
-    measures: tuple[Measures, ...] = ()  # plain, then product and sum for each M
+    plain_labels: Tensor = field(repr=False)  # (N,) plain predictions
+    labels: Tensor = field(
+        repr=False
+    )  # (N,) decisions of APAC with the largest M, or the plain predictions if there are no rows
+    measures: tuple[Measures, ...] = field(default=(), repr=False)  # plain, then product and sum for each M
     held_out: int = 0  # images on which the temperatures were fitted; 0 if they are cross-fitted in fifths
-    scored: tuple[CalibratedScores, ...] = ()  # what `measures` were computed from
+    scored: tuple[CalibratedScores, ...] = field(default=(), repr=False)  # what `measures` were computed from
     combine: Combine = "product"  # of the classifier: by which `labels` are decided
 
     def measures_of(self, rule: str, passes: int | None = None) -> Measures:
@@ -96,10 +98,10 @@ def evaluate(
     """Evaluate a classifier on images (N, C, H, W) with labels (N,), for increasing numbers of passes M.
 
     Every image gets the same passes, up to the largest M. With the rule `Exhaustive`, M is the number of values of the
-    deformation instead of `passes`. Probabilities are measured as they are and after a
-    temperature for each M, which is fitted on `held_out` (images, labels) that the network was not trained on or,
-    without those, by cross-fitting: for each fifth of the images on the others. If `cache` is a path, the sums of the
-    passes are stored in that folder and reused by later calls.
+    deformation instead of `passes`. Probabilities are measured at temperature 1, whatever that of the classifier, and
+    after a temperature for each rule and M, which is fitted on `held_out` (images, labels) that the network was not
+    trained on or, without those, by cross-fitting: for each fifth of the images on the others. If `cache` is a path,
+    the sums of the passes are stored in that folder and reused by later calls.
 
     >>> import apac, torch
     >>> classifier = apac.Classifier(lambda images: images.flatten(1), apac.Compose())

@@ -95,4 +95,6 @@ def _metadata(run: Run, whitened: bool) -> dict[str, str]:
     }
     with suppress(InputError):  # a deformation that cannot be stored
         metadata["deformation"] = json.dumps(run.deformation.to_json())
+    if run.choice is not None:
+        metadata["strength"], metadata["combine"] = str(run.choice.strength), run.choice.combine
     return metadata

@@ -15,6 +15,12 @@ def check_network(network: nn.Module, images: Tensor, classes: int) -> None:
     try:
         logits = network.eval()(images)
     except Exception as error:  # a user's module may raise any exception
+        types = {weight.dtype for weight in network.parameters() if weight.is_floating_point()}
+        if images.dtype not in types and types:
+            raise InputError(
+                f"the network has weights of type {types.pop()} and the images are {images.dtype}; convert one, for "
+                f"example with network.float()."
+            ) from error
         reason = str(error).split("\n")[0].rstrip(".")
         raise InputError(
             f"the network does not accept images of shape (N, {', '.join(map(str, shape))}): "

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from apac.data.digit_image import NoDigit
 from apac.data.image_file import decode_bytes
 from apac.errors import InputError
 from apac.runs.run import Run
@@ -17,8 +18,7 @@ from apac.serve.refusal import bad_request
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # those with a single frame and a small decoder
 UNREADABLE = (
-    "cannot be read; send a picture as an undamaged PNG, JPEG, WebP or BMP file that is not blank, of at most "
-    "{megapixels} megapixels."
+    "cannot be read; send a picture as an undamaged PNG, JPEG, WebP or BMP file of at most {megapixels} megapixels."
 )
 
 
@@ -37,6 +37,8 @@ def read_picture(run: Run, content: bytes, limits: Limits, name: str) -> tuple[T
             formats=FORMATS,
             max_pixels=limits.pixels,
         )
+    except NoDigit:
+        raise bad_request(f"{name} shows no digit: nothing stands out from the background.") from None
     except InputError:
         raise bad_request(sentence) from None
 

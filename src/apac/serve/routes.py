@@ -80,6 +80,10 @@ def add_protocol(app: FastAPI, services: Services) -> None:
     )
     async def infer(name: str, request: Request) -> Response:
         model, body = services.model(name), await request.body()
+        if "inference-header-content-length" in request.headers:
+            raise bad_request(
+                "binary tensors are not supported; send the data as JSON, in tritonclient binary_data=False."
+            )
 
         async def work() -> bytes:
             asked, images, settings = await services.decode(_parse, model, body)

@@ -23,7 +23,7 @@ def reliability(measures: Sequence[Measures]) -> bytes:
         color, style = STYLES[part.rule]
         _bins(left, part.uncalibrated, color, style, f"{_name(part)}: calibration error ")
         _bins(right, part.calibrated, color, style, f"{_name(part)}, T = {part.temperature:.2f}: calibration error ")
-    for axes, title in ((left, "Probabilities as they are"), (right, "Calibrated by a temperature T")):
+    for axes, title in ((left, "Probabilities at temperature 1"), (right, "Calibrated by a temperature T")):
         axes.plot([0, 1], [0, 1], color=ORIGINAL, linewidth=0.8, zorder=0)
         axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="probability of the answer", title=title)
         axes.set_aspect("equal")
@@ -61,7 +61,7 @@ def risk_coverage(measures: Sequence[Measures]) -> bytes:
     axes.set(xlabel="coverage: share of the images that are answered (%)", ylabel="error among them (%)")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
+    axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     return png(figure)
 
 
