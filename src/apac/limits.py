@@ -39,6 +39,8 @@ JOB_PARTS = 1_000_000  # of a job; each is two files in one folder, and every pr
 ONNX_BYTES = 174 << 20  # ONNX Runtime, which may refuse it, takes up to 2 bytes for each. Callers may raise it.
 ONNX_FIELDS = 500_000  # values, texts and messages, each up to 200 bytes in memory; a node has about 20
 
+ONNX_BATCH = 4_096  # images that a network takes at a time; fewer are padded with zeros to this number
+
 # Deformations
 
 PARTS = 1_000  # of a Compose, and deformations of a PerClass; each part has parameters of its own

@@ -6,12 +6,15 @@ compare and serialize identically whatever their original type.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import stat
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from io import BufferedReader
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -184,6 +187,15 @@ def quoted(value: Any) -> str:
     except (ValueError, RecursionError):  # an integer of more than 4,300 digits
         text = f"a very large {type(value).__name__}"
     return shortened(text)
+
+
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
+    """Open a file to read its bytes; raise OSError if it is no regular file: a pipe or a device may never end."""
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return open(number, "rb")
 
 
 def shortened(message: object, max_length: int = limits.QUOTED) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
@@ -65,15 +66,20 @@ def test_spawned_processes_decide(processes, expected):
         check_same(result, expected)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of a fork in a process with threads
-def test_a_forked_process_decides(expected):
-    with torch_threads(1):
-        child = os.fork()
-        if child == 0:
-            try:
-                check_same(decide(), expected)
-            except BaseException:
-                os._exit(1)
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+FORKED = """
+import os, sys, torch, apac
+torch.set_num_threads(int(sys.argv[1]))
+images = torch.linspace(0, 1, 12 * 28 * 28).sin().abs().view(12, 1, 28, 28)
+decide = lambda: apac.load("mnist-cnn").classifier(apac.FixedPasses(8), paper_rule=True).decide(images).labels.tolist()
+before = decide()
+child = os.fork()
+if child == 0:
+    os._exit(0 if decide() == before else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_a_forked_process_decides(count):
+    # Threads that stayed in the parent would let the child wait forever.
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED, str(count)], check=True, timeout=120)

@@ -160,6 +160,46 @@ def test_a_large_picture_that_is_reduced_in_strips_looks_the_same(mode, tmp_path
     assert (whole - strips).abs().max() <= 2
 
 
+def tiff(width: int, height: int, tags: dict[int, list[int]], data: bytes) -> bytes:
+    """Return a gray TIFF file compressed by deflate, with numbers as further tags."""
+    entries = {256: [width], 257: [height], 258: [8], 259: [8], 262: [1], 277: [1]} | tags
+    start, extra, body = 8 + 2 + 12 * len(entries) + 4, b"", b""
+    for tag, values in sorted(entries.items()):
+        place = struct.pack("<L", values[0] if len(values) == 1 else start + len(extra))
+        extra += struct.pack(f"<{len(values)}L", *values) if len(values) > 1 else b""
+        body += struct.pack("<HHL", tag, 4, len(values)) + place
+    return b"II*\0" + struct.pack("<LH", 8, len(entries)) + body + struct.pack("<L", 0) + extra + data
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (tiff(10, 10, {322: [46_000], 323: [46_000], 324: [400], 325: [9]}, b"x" * 500), "megapixels"),
+        (tiff(2000, 16, {322: [16], 323: [1 << 20], 324: [900] * 125, 325: [9] * 125}, b"x" * 2000), "megapixels"),
+        (tiff(10, 20, {278: [1], 273: [400] * 20, 279: [99] * 20}, b"x" * 500), "uses the same bytes"),
+    ],
+    ids=["a large tile", "many long tiles", "strips that share bytes"],
+)
+def test_a_tiff_file_that_costs_more_than_its_pixels_is_refused(content, reason, tmp_path):
+    (tmp_path / "a.tif").write_bytes(content)
+    with pytest.raises(InputError, match=reason):
+        read_image(tmp_path / "a.tif", COLOR)
+
+
+def test_a_small_picture_in_a_tile_of_usual_size_is_read(tmp_path):
+    pixels = zlib.compress(bytes(range(256)) * 256)
+    content = tiff(20, 20, {322: [256], 323: [256], 324: [154], 325: [len(pixels)]}, b"")
+    offset = len(content)
+    content = tiff(20, 20, {322: [256], 323: [256], 324: [offset], 325: [len(pixels)]}, pixels)
+    (tmp_path / "a.tif").write_bytes(content)
+    assert read_image(tmp_path / "a.tif", COLOR)[0].shape == COLOR
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_image(tmp_path / ("x" * 300 + ".png"), COLOR)
+
+
 def test_a_rotated_tiff_keeps_its_aspect(tmp_path):
     tags = Image.Exif()
     tags[0x0112] = 6

@@ -43,6 +43,16 @@ def test_its_logits_are_those_of_the_network_for_any_number_of_images(batch, tmp
         torch.testing.assert_close(network(images.double()), expected, atol=1e-5, rtol=1e-4)
 
 
+def test_a_batch_that_is_too_large_to_pad_is_refused(tmp_path):
+    path = export(tmp_path / "n.onnx", batch=4)
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 10**8
+    onnx.save(model, path)
+    with pytest.raises(apac.InputError, match="takes 100,000,000 images at a time; export it for at most 4,096"):
+        apac.from_onnx(path)
+
+
 def test_decisions_by_the_file_are_those_by_the_network(tmp_path, random):
     images = torch.rand(20, 1, 8, 8, generator=random)
     network = apac.from_onnx(str(export(tmp_path / "n.onnx")))

@@ -18,8 +18,12 @@ import apac
 from apac import limits, models
 from apac.errors import Interrupted
 from apac.runs import storage
+from apac.runs.checkpointer import Checkpointer
 from apac.runs.folder import PRETRAINED
 from commands import refusal
+from own_networks import linear
+
+RECORD = {"epoch": 1, "learning_rate": 1.0, "loss": 1.0, "validation_error": 0.5, "seconds": 1.0}
 
 
 @pytest.fixture
@@ -61,6 +65,8 @@ def change(folder: Path, **values: Any) -> None:
         ({"network": "cifar10-mlp", "image_shape": [3, 32, 32]}, "do not match each other"),
         ({"normalization": []}, "there is no normalization"),
         ({"history": [{"epoch": "x", "learning_rate": 1, "loss": 1, "validation_error": 1, "seconds": 1}]}, "damaged"),
+        ({"history": [RECORD | {"validation_error": 10**400}]}, "damaged"),
+        ({"history": [RECORD | {"loss": float("nan")}]}, "damaged"),
         ({"config": {"seed": 10**4000}}, "seed"),
     ],
 )
@@ -110,6 +116,63 @@ def test_json_that_is_too_deep_too_large_or_a_pipe_is_refused(shipped):
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(apac.StorageError, match="not a regular file"):
+        apac.load(shipped)
+
+
+@pytest.mark.parametrize("name", ["x", "junk.x", "normalization.x", "network.x"])
+def test_tensors_that_a_run_does_not_have_are_refused_before_they_are_read(name, shipped, monkeypatch):
+    path = shipped / "weights.safetensors"
+    save_file(load_file(path) | {name: torch.zeros(5)}, path)
+    monkeypatch.setattr("apac.runs.stored_network.check_finite", None)  # which comes after reading
+    with pytest.raises(apac.ApacError, match=r"do not match each other|needs the tensors \[\], got \['x'\]"):
+        apac.load(shipped)
+
+
+def test_a_checkpoint_with_other_tensors_is_refused_before_they_are_read(tmp_path):
+    run = tmp_path / "run"
+    config = apac.TrainConfig(epochs=2, batch_size=10)
+    data = (torch.rand(20, 1, 6, 6), torch.arange(20) % 2)
+    arguments: dict[str, Any] = {"deformation": apac.Flip(), "config": config, "out": run}
+    with pytest.raises(Interrupted):
+        apac.train(linear((1, 6, 6), 2), data, **arguments, should_stop=lambda: True)
+    path = run / "checkpoint.safetensors"
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    for name in ("x", "network.x", "momentum_buffer.x"):
+        save_file(load_file(path) | {name: torch.zeros(5)}, tmp_path / "changed", metadata)
+        with pytest.raises(apac.InputError, match="belongs to another training"):
+            checkpoint_of(tmp_path / "changed", config).read(linear((1, 6, 6), 2))
+    assert checkpoint_of(path, config).read(linear((1, 6, 6), 2)) is not None
+
+
+def checkpoint_of(path: Path, config: apac.TrainConfig) -> Checkpointer:
+    return Checkpointer(path, config.resolve(None, None), None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bool, torch.complex64])
+def test_a_normalization_of_another_type_is_converted_or_refused(dtype, tmp_path):
+    pixels = torch.arange(20 * 3 * 64).to(torch.uint8).view(20, 3, 8, 8)
+    data = (pixels, torch.arange(20) % 2)
+    apac.train("own_networks:linear", data, apac.Flip(), config=apac.TrainConfig(epochs=1), out=tmp_path / "run")
+    path = tmp_path / "run" / "weights.safetensors"
+    tensors = load_file(path)
+    tensors["normalization.mean"] = tensors["normalization.mean"].to(dtype)
+    save_file(tensors, path)
+    if dtype.is_complex:
+        with pytest.raises(apac.ApacError, match="complex"):
+            apac.load(tmp_path / "run")
+    else:
+        run = apac.load(tmp_path / "run")
+        assert run.classifier(apac.FixedPasses(2)).decide(run.normalize(pixels)).labels.shape == (20,)
+
+
+def test_temperatures_for_absurd_numbers_of_passes_are_refused(shipped):
+    path = shipped / "tuning.json"
+    payload = json.loads(path.read_text())
+    for candidate in payload["choice"]["candidates"]:
+        candidate["temperatures"] = [[10**400, 1.0], [10**401, 1.0]]
+    path.write_text(json.dumps(payload))
+    with pytest.raises(apac.ApacError, match=r"tuning\.json is damaged"):
         apac.load(shipped)
 
 

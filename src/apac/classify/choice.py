@@ -14,7 +14,7 @@ from apac.classify.rules.base import Rule
 from apac.classify.rules.exhaustive import Exhaustive
 from apac.classify.rules.fixed import FixedPasses
 from apac.errors import InputError
-from apac.validation import validate_integer, validate_number
+from apac.validation import MAX_INTEGER, validate_integer, validate_number
 
 WHY_PLAIN = (
     "the network may be too small or too briefly trained to fit its deformed training images, or these may vary more "
@@ -42,7 +42,8 @@ class Candidate:
         if self.combine not in COMBINATIONS:
             raise InputError(f"the combine of a Candidate must be one of {', '.join(COMBINATIONS)}.")
         numbers, values = [m for m, _ in self.temperatures], [t for _, t in self.temperatures]
-        valid = all(isinstance(m, int) and m >= 1 for m in numbers) and all(0 < t < math.inf for t in values)
+        valid = all(isinstance(m, int) and 1 <= m <= MAX_INTEGER for m in numbers)
+        valid = valid and all(0 < t < math.inf for t in values)
         if not (numbers and valid and numbers == sorted(set(numbers))):
             raise InputError("the temperatures of a Candidate must be numbers above 0, by increasing M.")
 
@@ -52,7 +53,7 @@ class Candidate:
             return self.temperatures[-1][1]
         for (before, low), (after, high) in pairwise(self.temperatures):
             if rule.passes <= after:
-                weight = math.log(rule.passes / before) / math.log(after / before)
+                weight = max(0.0, math.log(rule.passes / before) / math.log(after / before))
                 return low + weight * (high - low)
         return self.temperatures[-1][1]
 

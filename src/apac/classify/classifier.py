@@ -197,7 +197,7 @@ def _advice(images: object) -> str:
         if images.ndim == 3:
             return "pass one image as images[None]"
         return "scale uint8 images as in training, for example with run.normalize(images)"
-    if isinstance(images, Sequence) and all(isinstance(image, Tensor) for image in images):
+    if isinstance(images, Sequence) and images and all(isinstance(image, Tensor) for image in images):
         return "make one tensor of them with torch.stack(images)"
     if isinstance(images, Mapping):
         return "take the images out of the batch"

@@ -12,7 +12,7 @@ import typer
 
 from apac import limits
 from apac.errors import InputError
-from apac.validation import parse_json
+from apac.validation import open_regular, parse_json
 
 if TYPE_CHECKING:  # imports torch, which is slow
     from apac.classify.classifier import Classifier
@@ -148,7 +148,7 @@ def _deformation_in(path: Path) -> Deformation:
     from apac.deform.base import Deformation
 
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             payload = parse_json(file.read(limits.JSON_BYTES + 1))
     except OSError as error:
         raise InputError(f"the deformation {path} cannot be read: {error.strerror or error}.") from error

@@ -32,6 +32,7 @@ TRANSPOSE = {  # by EXIF orientation
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+TILE_WIDTH, TILE_HEIGHT, TILE_BYTES, STRIP_BYTES = 322, 323, 325, 279  # tags of TIFF
 IN_PYTHON = ("ppm_plain", "bmp_rle")  # decoders of Pillow
 OTHER_MODES = ("1", "P", "PA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
 
@@ -145,6 +146,8 @@ def _check_size(name: str, file: Any, content: BoundedFile, max_pixels: int | No
         raise InputError(f"{name} has more than {limits.PICTURE_SIDE:,} pixels a side; cut it first.")
     if pixels > limits.PYTHON_PIXELS and any(tile[0] in IN_PYTHON for tile in file.tile[:1]):
         raise InputError(f"{name} has its pixels as text, or run-length encoded; save it as PNG.")
+    if file.format == "TIFF":
+        _check_tiles(name, file.tag_v2, content, max_pixels)
     if file.format == "TIFF" and file.info.get("compression") == "lzma":  # at 20 MB a second
         raise InputError(f"{name} is compressed by LZMA; save it as PNG.")
     if file.format in ("JPEG", "MPO") and (passes := scans(file, content)) > 1:
@@ -156,6 +159,24 @@ def _check_size(name: str, file: Any, content: BoundedFile, max_pixels: int | No
     # MPO files of cameras contain previews after the photograph, which is the first frame.
     if getattr(file, "is_animated", False) and file.format != "MPO":
         raise InputError(f"{name} has several frames; give an image file with one frame, such as PNG.")
+
+
+def _check_tiles(name: str, tags: Any, content: BoundedFile, max_pixels: int | None) -> None:
+    """Raise InputError if the tiles of a TIFF file have more pixels than a picture may, or share their bytes.
+
+    The decoder takes memory for whole tiles, which may be larger than the picture, and time for each of them.
+    """
+    try:
+        width, height = int(tags.get(TILE_WIDTH, 0)), int(tags.get(TILE_HEIGHT, 0))
+        counts = [*tags.get(STRIP_BYTES, ()), *tags.get(TILE_BYTES, ())]
+        pixels, total = width * height * len(tags.get(TILE_BYTES, ())), sum(map(int, counts))
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{name} has damaged tags; save it as PNG.") from None
+    allowed = limits.PIXELS if max_pixels is None else max_pixels
+    if pixels > 2 * allowed or max(width, height) > limits.PICTURE_SIDE:
+        raise InputError(too_large(name, max_pixels))
+    if total > content.size():
+        raise InputError(f"{name} uses the same bytes for several parts of the picture; save it as PNG.")
 
 
 def _check_bytes(name: str, content: BoundedFile, per_pixel: float, max_pixels: int | None) -> None:

@@ -117,9 +117,9 @@ def _convert(
 
 def _open(path: Path, max_pixels: int | None, side: int | None = None, fit: Fit = "crop") -> Decoded:
     """Return `load_picture` of a file, or raise InputError with the reason why it cannot be read."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give the path of one image file.")
     try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder; give the path of one image file.")
         if path.stat().st_size == 0:
             raise InputError(f"{path} is empty; give an image file, such as PNG or JPEG.")
         with path.open("rb") as content:

@@ -18,13 +18,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from apac import limits
 from apac.data.temporary import temporary_beside
 from apac.errors import InputError, StorageError
-from apac.validation import MAX_INTEGER
+from apac.validation import MAX_INTEGER, open_regular
 
 FORMAT = 1  # of the file and its description; files in any other format are made again
 PART = 8 << 20  # values that are converted to floating-point numbers at once
 RELEASE = 64 << 20  # bytes that are read before their pages are given back
+
+
+BYTES_PER_IMAGE = 256  # of the description of a file of pixels, at most: a label, a digest and whether it was read
 
 
 class StoredImages(ABC):
@@ -71,7 +75,7 @@ class MappedImages(StoredImages):
         count = shape[0] if positions is None else len(positions)
         self.path, self.shape, self._stored = path, torch.Size((count, *shape[1:])), shape
         self._positions = positions
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size != prod(shape):
                 raise StorageError(f"{path} is damaged or truncated; remove it, and it is made again.")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -138,7 +142,8 @@ def open_file(
     Returns None if there are none or they are damaged.
     """
     try:
-        payload = json.loads(path.with_suffix(".json").read_text())
+        with open_regular(path.with_suffix(".json")) as file:
+            payload = json.loads(file.read(BYTES_PER_IMAGE * count + limits.HEADER_BYTES))
         if payload.pop("format") != FORMAT or payload["source"] != source:
             return None
         fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in payload.items()}

@@ -156,14 +156,20 @@ def normalization_shapes(kind: str, image_shape: tuple[int, int, int]) -> dict[s
 
 def normalization_from(kind: str, tensors: Mapping[str, Tensor]) -> Normalization:
     """Restore a normalization from its `kind` and `tensors()`."""
+    check_tensor_names(kind, tensors)
+    tensors = {name: tensor.float() for name, tensor in tensors.items()}
+    if kind == Standardization.kind:
+        return Standardization(**tensors)
+    if kind == Whitening.kind:
+        return Whitening.from_tensors(**tensors)
+    return Scaling() if kind == Scaling.kind else Identity()
+
+
+def check_tensor_names(kind: str, tensors: Iterable[str]) -> None:
+    """Raise InputError unless these are the names of the tensors of a normalization."""
     names = set(normalization_shapes(kind, (1, 1, 1)))
     if set(tensors) != names:
         raise InputError(
             f"the normalization {kind!r} needs the tensors {sorted(names)}, got {quoted(sorted(tensors))}; "
             "the run is damaged or from an earlier version; train it again."
         )
-    if kind == Standardization.kind:
-        return Standardization(**tensors)
-    if kind == Whitening.kind:
-        return Whitening.from_tensors(**tensors)
-    return Scaling() if kind == Scaling.kind else Identity()

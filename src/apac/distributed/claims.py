@@ -109,7 +109,7 @@ class Claims:
     def _is_dead(self, name: str) -> bool:
         try:
             # Opening a file makes a network file system look at the server.
-            file = os.open(self._folder / name, os.O_RDWR)
+            file = os.open(self._folder / name, os.O_RDWR | getattr(os, "O_NONBLOCK", 0))
         except FileNotFoundError:  # released in the meantime
             return True
         except OSError as error:

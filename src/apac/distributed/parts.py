@@ -17,6 +17,7 @@ from typing import Literal
 
 from apac.errors import StorageError
 from apac.runs.storage import write_bytes, write_text
+from apac.validation import open_regular
 
 State = Literal["complete", "missing", "damaged"]
 
@@ -57,7 +58,7 @@ class Parts:
         """Return whether a part is stored, with the content that its digest tells."""
         try:
             expected = self._expected(part)
-            with self.path(part).open("rb") as file:
+            with open_regular(self.path(part)) as file:
                 intact = self._line(part, hashlib.file_digest(file, "sha256").hexdigest()) == expected
         except FileNotFoundError:
             return "damaged" if self.is_complete(part) else "missing"
@@ -68,7 +69,7 @@ class Parts:
     def read(self, part: int) -> bytes | None:
         """Return the content of a part, or None if it is missing or damaged."""
         try:
-            with self.path(part).open("rb") as file:
+            with open_regular(self.path(part)) as file:
                 content = file.read()
             line = self._line(part, hashlib.sha256(content).hexdigest())
             return content if line == self._expected(part) else None
@@ -81,16 +82,17 @@ class Parts:
         """Yield the parts that are damaged, after they were removed, so that they are decided again."""
         for part in sorted(self.complete()):
             if self.state(part) == "damaged":
-                logging.getLogger("apac").warning("%s is damaged and is made again.", self.path(part))
+                logging.getLogger("apac").warning("%s is damaged and is decided again.", self.path(part))
                 self._digest(part).unlink(missing_ok=True)
                 yield part
 
     def _unreadable(self, part: int, error: OSError) -> StorageError:
-        return StorageError(f"could not read {self.path(part)}: {error.strerror or error}.")
+        reason = error.strerror or error
+        return StorageError(f"could not read {self.path(part)}: {reason}; remove it, and it is decided again.")
 
     def _expected(self, part: int) -> str:
-        with self._digest(part).open(errors="replace") as file:
-            return file.read(LINE_LENGTH)
+        with open_regular(self._digest(part)) as file:
+            return file.read(LINE_LENGTH).decode(errors="replace")
 
     def _line(self, part: int, digest: str) -> str:
         """Return a digest in the format of sha256sum, which can check the folder: sha256sum -c *.sha256"""

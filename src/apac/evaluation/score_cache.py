@@ -8,18 +8,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from apac import limits
 from apac.classify.classifier import Classifier
 from apac.classify.rules.exhaustive import Exhaustive
 from apac.classify.scores import Scores
 from apac.distributed.ranks.group import Group
 from apac.errors import InputError, StorageError
 from apac.progress import Progress, no_progress, part_of
-from apac.runs.storage import read_tensors, write_tensors
+from apac.runs.storage import Shapes, read_tensors, write_tensors
 
 FORMAT = 2  # increment when the passes of the same key change
 SAVE_EVERY = 1_000_000  # passes, summed over images; an interruption loses at most this many
@@ -91,7 +93,7 @@ class ScoreCache:
         scores, seconds = self.scores, self.seconds
         for path in self.folder.glob(f"{self._key}-*.safetensors"):
             with suppress(InputError, OSError, KeyError, ValueError):  # recompute if the file is damaged
-                tensors, metadata = read_tensors(path, "")
+                tensors, metadata = read_tensors(path, "", self._check_shapes)
                 if (0 if scores is None else scores.passes) < int(metadata["passes"]) <= passes:
                     scores = Scores(int(metadata["passes"]), *self._sums(tensors))
                     seconds = float(metadata["seconds"])
@@ -107,6 +109,11 @@ class ScoreCache:
             self._save(passes)
         with suppress(OSError):
             self._partial_file(passes).unlink()
+
+    def _check_shapes(self, shapes: Shapes) -> None:
+        """Raise ValueError if the tensors of a file are larger than sums of the images, before they are read."""
+        if any(shape[:1] != (len(self.images),) or prod(shape[1:]) > limits.CLASSES for shape in shapes.values()):
+            raise ValueError("the sums are damaged")
 
     def _sums(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Return the sums of a file. Raises KeyError or ValueError if they are not those of the images."""

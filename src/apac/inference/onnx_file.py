@@ -54,22 +54,24 @@ def from_onnx(path: str | os.PathLike[str], *, max_bytes: int = limits.ONNX_BYTE
     first = outputs[0]
     if not first.type.startswith("tensor("):
         raise InputError(
-            f"the first output of {path}, {first.name}, must be a tensor (images, classes), it is a {first.type}; "
-            f"export the network without it, from scikit-learn with the option zipmap=False."
+            f"the first output of {path}, {shortened(first.name)}, must be a tensor (images, classes), it is a "
+            f"{first.type}; export the network without it, from scikit-learn with the option zipmap=False."
         )
     shape = inputs[0].shape
     fixed_size = shape[0] if shape and isinstance(shape[0], int) else None
+    if fixed_size is not None and fixed_size > limits.ONNX_BATCH:
+        raise InputError(f"{path} takes {fixed_size:,} images at a time; export it for at most {limits.ONNX_BATCH:,}.")
 
     def run(images: Tensor) -> Tensor:
         images_on_cpu = images.detach().to("cpu", torch.float32)
         batches = images_on_cpu.split(fixed_size) if fixed_size else [images_on_cpu]
         try:
             logits = [_run_padded(session, inputs[0].name, batch, fixed_size or len(batch)) for batch in batches]
+            return torch.cat(logits)
         except Exception as error:
             raise InputError(
                 f"{path} takes images of shape {tuple(shape)}, got {tuple(images.shape)}: {shortened(error)}."
             ) from error
-        return torch.cat(logits)
 
     return Prepared(run)
 

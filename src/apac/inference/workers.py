@@ -136,12 +136,16 @@ def _executor(count: int) -> ThreadPoolExecutor:
 
 
 def _after_fork() -> None:
+    """Forget the threads, which have stayed in the other process, and a lock that one of them may have held.
+
+    An operation of torch on several threads would wait for them forever.
+    """
     global _setting
     _setting = Lock()
     _executor.cache_clear()
     _helper_thread.cache_clear()
+    torch.set_num_threads(1)
 
 
-# A forked process inherits the executors without their threads, and the lock in an arbitrary state.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

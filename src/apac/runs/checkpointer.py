@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from apac.distributed.ranks.group import agreed
 from apac.errors import InputError, Interrupted
@@ -33,11 +34,15 @@ class Checkpointer:
         self.path, self.config, self.should_stop, self.saves = path, config, should_stop, saves
         self.saved = time.monotonic()
 
-    def read(self) -> Stored | None:
-        """Return the checkpoint of an earlier training, if there is one."""
+    def read(self, network: nn.Module) -> Stored | None:
+        """Return the checkpoint of an earlier training of the network, if there is one."""
         if self.path is None or not self.path.exists():
             return None
-        stored = read_tensors(self.path, "start again with overwrite=True")
+        check = partial(checkpoint.check_shapes, network, self.config)
+        try:
+            stored = read_tensors(self.path, "start again with overwrite=True", check)
+        except InputError as error:
+            raise InputError(f"{self.path}: {error}") from error
         check_finite(stored[0], self.path)
         return stored
 

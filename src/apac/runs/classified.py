@@ -16,6 +16,7 @@ from apac.data.folder_files import image_files
 from apac.data.image_file import Fit, read_image
 from apac.data.normalize import Identity, Normalization
 from apac.errors import InputError
+from apac.validation import shortened
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,8 @@ def list_files(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Path], dic
             files += image_files(path) if path.is_dir() else [path]
         except InputError as error:
             unreadable[path] = str(error)
+        except OSError as error:
+            unreadable[path] = f"{shortened(path)} cannot be read: {error.strerror or error}; give another path."
     return files, unreadable
 
 

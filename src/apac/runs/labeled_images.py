@@ -26,6 +26,7 @@ from apac.runs.classified import check_reads_files
 from apac.runs.run import Run
 from apac.runs.split import split_images, split_positions
 from apac.runs.training_data import data_name, load_data
+from apac.validation import shortened
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,9 @@ def images_to_test(
     if name in data_sets.NAMES:
         return _of_data_set(run, name, progress)
     if data is None and not Path(name).is_dir():
-        raise InputError(f"there is no folder {name}, on which this run was trained; if it was moved, pass data=.")
+        raise InputError(
+            f"there is no folder {shortened(name)}, on which this run was trained; if it was moved, pass data=."
+        )
     check_reads_files(run.normalization)
     own = name == run.data
     parts = read_parts(

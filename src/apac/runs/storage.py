@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from torch import Tensor
 from apac import limits
 from apac.data.temporary import temporary_beside
 from apac.errors import ApacError, StorageError
-from apac.validation import parse_json
+from apac.validation import open_regular, parse_json
 
 Shapes = dict[str, tuple[int, ...]]  # of tensors, by name
 
@@ -65,7 +64,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def read_json(path: Path, remedy: str) -> Any:
     """Return the parsed file. `remedy` is the end of the error message."""
     try:
-        with _regular(path).open("rb") as file:
+        with open_regular(path) as file:
             return parse_json(file.read(limits.JSON_BYTES + 1))
     except OSError as error:
         raise StorageError(f"could not read {path}: {error.strerror}; {remedy}.") from error
@@ -81,7 +80,7 @@ def read_tensors(
     `check` is called with the shapes of the tensors before any of them is read, and may raise an error.
     """
     try:
-        with _regular(path).open("rb") as opened:
+        with open_regular(path) as opened:
             size = int.from_bytes(opened.read(8), "little")
         if size > limits.TENSOR_HEADER_BYTES:
             raise SafetensorError("the header is too large")
@@ -97,10 +96,3 @@ def read_tensors(
         raise StorageError(f"could not read {path}: {error.strerror or error}; {remedy}.") from error
     except Exception as error:  # besides SafetensorError, torch refuses some types and sizes in its own ways
         raise StorageError(f"{path} is damaged or truncated; {remedy}.") from error
-
-
-def _regular(path: Path) -> Path:
-    """Return the path; raise OSError if it is neither missing nor a file: a pipe would never end."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    return path

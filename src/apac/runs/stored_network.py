@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from apac import models
-from apac.data.normalize import normalization_shapes
+from apac.data.normalize import check_tensor_names, normalization_shapes
 from apac.errors import InputError, StorageError
 from apac.models.import_path import find_builder, is_import_path
 from apac.models.timm_network import build_timm, is_timm
@@ -19,6 +19,8 @@ from apac.runs.storage import Shapes
 from apac.validation import quoted
 
 NETWORK, NORMALIZATION = "network.", "normalization."  # how the names of stored tensors start
+
+LARGEST = torch.finfo(torch.float32).max  # in which networks compute
 
 
 def check_shapes(
@@ -41,9 +43,12 @@ def check_shapes(
     stored = {key.removeprefix(NETWORK): shape for key, shape in shapes.items() if key.startswith(NETWORK)}
     if expected is not None and stored != {key: tuple(t.shape) for key, t in expected.state_dict().items()}:
         raise mismatch(folder)
+    if not all(key.startswith((NETWORK, NORMALIZATION)) for key in shapes):
+        raise mismatch(folder)
     own = {key.removeprefix(NORMALIZATION): shape for key, shape in shapes.items() if key.startswith(NORMALIZATION)}
     wanted = normalization_shapes(normalization, image_shape)
-    if set(own) == set(wanted) and own != wanted:  # missing and other names have an error of their own
+    check_tensor_names(normalization, own)
+    if own != wanted:
         raise InputError(
             f"the normalization {normalization!r} of images of shape {image_shape} needs tensors of the shapes "
             f"{wanted}, got {quoted(own)}; the run is damaged; train it again."
@@ -61,7 +66,9 @@ def check_name(name: str | None) -> None:
 def check_finite(tensors: Mapping[str, Tensor], path: Path, remedy: str = REMEDY) -> None:
     """Raise StorageError if a stored number is NaN or infinite: no image could be decided."""
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not math.isfinite(_extreme(tensor)):
+        if tensor.is_complex():
+            raise StorageError(f"the weights in {path} have complex numbers, in {quoted(name)}; {remedy}.")
+        if tensor.is_floating_point() and not _extreme(tensor) <= LARGEST:
             raise StorageError(f"the weights in {path} have NaN or infinite values, in {quoted(name)}; {remedy}.")
 
 

@@ -232,7 +232,8 @@ def _train(
         digest = split.digest
         group.on_first(lambda: run_folder.claim(folder, settings, digest, resume=resume))
     with _released_on_failure(folder if group.first else None), frozen(built) if config.freeze else nullcontext():
-        stored = group.together(checkpointer.read)  # before the optimizer, whose first use imports torch's compiler
+        # before the optimizer, whose first use imports torch's compiler
+        stored = group.together(lambda: checkpointer.read(built))
         state = init_state(built, config, tied=config.tied > 0)
         group.together(lambda: checkpointer.restore(state, shape, stored))
         group.require_same({"the checkpoint": f"of step {state.step}"})  # the folder is shared

@@ -12,6 +12,7 @@ from apac.training.config import TrainConfig
 from apac.training.loop import EpochRecord, TrainingState, untie
 from apac.validation import parse_json
 
+OTHER_TRAINING = "the checkpoint belongs to another training; start again with overwrite=True."
 STEPS = "step"
 OPTIMIZER_TENSORS = ("momentum_buffer", "exp_avg", "exp_avg_sq", STEPS)  # of SGD and Muon, and the others of AdamW
 
@@ -34,6 +35,23 @@ def to_tensors(state: TrainingState, config: TrainConfig) -> tuple[dict[str, Ten
         "history": [epoch.to_json() for epoch in state.history],
     }
     return tensors, {"state": json.dumps(progress)}
+
+
+def check_shapes(network: nn.Module, config: TrainConfig, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise InputError if tensors of these shapes are not those of a checkpoint, before they are read.
+
+    That of a tied network may have its own weights or, later, those of the MLP.
+    """
+    own = {f"network.{name}": tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    stored = {name: shape for name, shape in shapes.items() if name.startswith("network.")}
+    others = {name: shape for name, shape in shapes.items() if name not in stored}
+    for name, shape in others.items():
+        kind, _, parameter = name.partition(".")
+        known = kind in OPTIMIZER_TENSORS or kind == "averaged"
+        if not known or shape not in ((), stored.get(f"network.{parameter.removeprefix('module.')}")):
+            raise InputError(OTHER_TRAINING)
+    if not config.tied and stored != own:
+        raise InputError(OTHER_TRAINING)
 
 
 def restore(
@@ -66,7 +84,7 @@ def restore(
         if state.step < 0 or len(state.history) > config.epochs:
             raise ValueError("the progress is damaged")
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RuntimeError) as error:
-        raise InputError("the checkpoint belongs to another training; start again with overwrite=True.") from error
+        raise InputError(OTHER_TRAINING) from error
 
 
 def _load(network: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> None:

@@ -29,7 +29,7 @@ from apac.training.config import TrainConfig
 from apac.training.optimizer import make_optimizer
 from apac.training.pooled_convolution import forward
 from apac.training.virtual_samples import virtual_samples
-from apac.validation import quoted
+from apac.validation import MAX_INTEGER, quoted
 
 CPU = torch.device("cpu")
 ALONE = Group()
@@ -54,7 +54,7 @@ class EpochRecord:
         """Return the record that `to_json` described. Raises TypeError or ValueError if it is damaged."""
         record = EpochRecord(**payload)
         numbers = [value for name, value in payload.items() if value is not None or name != "validation_error"]
-        if not all(isinstance(number, int | float) for number in numbers):
+        if not all(isinstance(number, int | float) and abs(number) <= MAX_INTEGER for number in numbers):
             raise ValueError(f"a record of an epoch has numbers, got {quoted(payload)}")
         return record
 

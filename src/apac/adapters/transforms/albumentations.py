@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from torch import Tensor
 from apac.adapters.transforms.image_transform import ImageTransform
 from apac.errors import InputError, require
 from apac.randomness import numpy_and_python_generators
+from apac.validation import quoted, shortened
 
 # Some transforms need more time per image for large arrays (N, H, W, C), others less. One image per call and as many
 # as these numbers of bytes hold are timed, in turn so that a slow second of the machine decides nothing.
@@ -36,7 +38,7 @@ class AlbumentationsTransform(ImageTransform):
     _chunks: dict[tuple[int, ...], int | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        albumentations = require("albumentations", extra="adapters")
+        albumentations = _albumentations()
         if not isinstance(self.transform, albumentations.BasicTransform | albumentations.BaseCompose):
             raise InputError(
                 f"from_albumentations takes albumentations transforms, got {self.name}; use from_callable for "
@@ -91,7 +93,7 @@ class AlbumentationsTransform(ImageTransform):
         return min(sizes, key=seconds.__getitem__)
 
     def describe(self) -> Any:
-        albumentations = require("albumentations", extra="adapters")
+        albumentations = _albumentations()
         try:
             payload = json.loads(json.dumps(albumentations.to_dict(self.transform)["transform"]))
         except (TypeError, ValueError, NotImplementedError) as error:
@@ -101,14 +103,21 @@ class AlbumentationsTransform(ImageTransform):
 
     @classmethod
     def rebuild(cls, payload: Any) -> AlbumentationsTransform:
-        albumentations = require("albumentations", extra="adapters")
+        albumentations = _albumentations()
         _check_classes(payload)
         try:
             return cls(albumentations.from_dict({"transform": payload}))
         except InputError:
             raise
         except Exception as error:  # the constructors refuse arguments with many types of exceptions
-            raise InputError(f"albumentations cannot build a transform from {payload!r}: {error}.") from error
+            raise InputError(
+                f"albumentations cannot build a transform from {quoted(payload)}: {shortened(error)}."
+            ) from error
+
+
+def _albumentations() -> Any:
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # its import would ask a server for a newer version
+    return require("albumentations", extra="adapters")
 
 
 def _run(compose: Callable[..., Any], arrays: Any, seed: int) -> Tensor:

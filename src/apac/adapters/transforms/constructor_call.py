@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from apac.errors import InputError, require
+from apac.validation import quoted, shortened
 
 CONTAINERS = {"torch.nn.Sequential": nn.Sequential}  # of every library
 # Arguments that kornia keeps under another name.
@@ -80,8 +81,10 @@ def build(payload: Any, modules: Modules) -> Any:
             except InputError:
                 raise
             except Exception as error:  # libraries refuse arguments with many types of exceptions
-                raise InputError(f"{path} cannot be constructed from {arguments!r}: {error}; {REMEDY}.") from error
-    raise InputError(f"{payload!r} does not describe a transform; train the run again.")
+                raise InputError(
+                    f"{path} cannot be constructed from {quoted(arguments)}: {shortened(error)}; {REMEDY}."
+                ) from error
+    raise InputError(f"{quoted(payload)} does not describe a transform; train the run again.")
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -1,0 +1,51 @@
+"""Pipes and devices in place of files, which may never end, are refused at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import apac
+from apac.cli.options import deformation_of
+from apac.data.mapped import open_file
+from apac.distributed.parts import Parts
+from apac.validation import open_regular
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+def test_only_regular_files_are_opened(pipe, tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    with open_regular(tmp_path / "file") as file:
+        assert file.read() == b"content"
+    for path in (pipe, Path("/dev/zero"), tmp_path):
+        with pytest.raises(OSError, match="not a regular file"):
+            open_regular(path)
+
+
+def test_a_pipe_as_a_deformation_is_refused(pipe):
+    with pytest.raises(apac.InputError, match="cannot be read: it is not a regular file"):
+        deformation_of(str(pipe.rename(pipe.with_suffix(".json"))))
+
+
+@pytest.mark.parametrize("suffix", [".json", ".u8"])
+def test_a_pipe_in_a_cache_counts_as_damaged(suffix, tmp_path):
+    os.mkfifo(tmp_path / f"images{suffix}")
+    assert open_file(tmp_path / "images.u8", "source", (1, 2, 2), 3, verify=False) is None
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".sha256"])
+def test_a_pipe_in_place_of_a_part_is_refused(suffix, tmp_path):
+    parts = Parts(tmp_path, ".csv", 1)
+    parts.write(0, b"a\n")
+    (tmp_path / f"000000{suffix}").unlink()
+    os.mkfifo(tmp_path / f"000000{suffix}")
+    for call in (parts.state, parts.read):
+        with pytest.raises(apac.StorageError, match="not a regular file; remove it, and it is decided again"):
+            call(0)
