@@ -54,6 +54,8 @@ SHIFT = 500  # pixels; its (2 · SHIFT + 1)² values, a million, are listed in 1
 LISTED_VALUES = 1 << 22  # of a Compose that an Exhaustive lists, times its parts; 4,096 values of 1,000 parts, 32 MB
 FACTOR = 1e3  # widths relative to the image, magnifications, exponents, strengths; their squares fit float32
 LOG_STD = 10.0  # standard deviation of the logarithm of a factor; its exponential is finite in float32
+TRANSFORM_PARTS = 500  # transforms and arguments of another library that a run stores; each is tried before use
+TRANSFORM_NUMBER = 4_096  # the largest number among them: a size in pixels, or a count
 TIME_PARTS = 10_000  # of a TimeWarp, each with a random number for every image; more than a series has steps
 ABS_VALUE = 1e30  # in units of the data; sums of a few such values are finite in float32
 

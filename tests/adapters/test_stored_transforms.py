@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -111,6 +115,10 @@ def test_a_transform_that_cannot_be_stored_is_refused_before_training(make, sent
     assert not (tmp_path / "run").exists()
 
 
+def pad_to(size: float) -> dict[str, Any]:
+    return {"class": "kornia.augmentation.PadTo", "parts": [], "arguments": {"size": {"tuple": [size, size]}}}
+
+
 @pytest.mark.parametrize(
     ("kind", "transform"),
     [
@@ -129,6 +137,35 @@ def test_a_file_cannot_name_other_code(kind, transform):
     payload = {"kind": kind, "before": None, "transform": transform, "after": None}
     with pytest.raises(apac.InputError, match="transform"):
         apac.Deformation.from_json(payload)
+
+
+@pytest.mark.parametrize(
+    ("transform", "sentence"),
+    [
+        (pad_to(20_000), "numbers up to 4,096, got 20000"),
+        (pad_to(math.inf), "numbers up to 4,096, got inf"),
+        ({"class": "kornia.augmentation.ImageSequential", "parts": [pad_to(9)] * 300, "arguments": {}}, "500 parts"),
+    ],
+)
+def test_what_a_stored_transform_may_cost_is_limited(transform, sentence):
+    payload = {"kind": "from_kornia", "before": None, "transform": transform, "after": None}
+    with pytest.raises(apac.InputError, match=sentence):
+        apac.Deformation.from_json(payload)
+
+
+def test_albumentations_is_imported_without_a_question_to_a_server():
+    pytest.importorskip("albumentations")
+    program = """
+import socket, sys
+def refuse(*arguments): sys.exit(f"asked for {arguments[:2]}")
+socket.getaddrinfo = refuse
+import apac
+apac.from_albumentations
+flip = {"__class_fullname__": "HorizontalFlip", "p": 0.5}
+apac.Deformation.from_json({"kind": "from_albumentations", "before": None, "transform": flip, "after": None})
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "NO_ALBUMENTATIONS_UPDATE"}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=environment)
 
 
 def fresh() -> nn.Module:

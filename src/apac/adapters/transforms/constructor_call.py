@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from apac import limits
 from apac.errors import InputError, require
 from apac.validation import quoted, shortened
 
@@ -53,6 +54,29 @@ def describe(value: Any, modules: Modules) -> Any:
     payload = {"class": path, **_arguments(value, modules)}
     if repr(build(payload, modules)) != repr(value):
         raise InputError(f"{type(value).__name__} does not keep all of its constructor arguments; {REMEDY}.")
+    return payload
+
+
+def limited(payload: Any) -> Any:
+    """Return a stored transform; raise InputError if it has too many parts, or numbers that may cost too much.
+
+    What a library does with its arguments is not known here, so that all of them have the same limit.
+    """
+    pending, parts = [payload], 0
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict | list):
+            parts += isinstance(value, dict)
+            pending.extend(value.values() if isinstance(value, dict) else value)
+        elif isinstance(value, int | float) and not abs(value) <= limits.TRANSFORM_NUMBER:
+            raise InputError(
+                f"a stored transform may have numbers up to {limits.TRANSFORM_NUMBER:,}, got {quoted(value)}; pass "
+                f"this transform to a Classifier instead of storing it."
+            )
+    if parts > limits.TRANSFORM_PARTS:
+        raise InputError(
+            f"a stored transform may have {limits.TRANSFORM_PARTS} parts, got {parts:,}; pass it to a Classifier."
+        )
     return payload
 
 

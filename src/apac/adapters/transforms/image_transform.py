@@ -67,4 +67,4 @@ class CallableTransform(ImageTransform):
 
     @classmethod
     def rebuild(cls, payload: Any) -> ImageTransform:
-        raise InputError("a function cannot be rebuilt from a file; train the run again.")
+        raise InputError("a transform that is a function cannot be rebuilt from a file; train the run again.")

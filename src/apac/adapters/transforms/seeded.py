@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from apac.adapters.transforms.constructor_call import limited
 from apac.adapters.transforms.image_transform import ImageTransform
 from apac.adapters.transforms.trial import (
     Pipeline,
@@ -221,7 +222,7 @@ class SeededTransform(Deformation):
     @classmethod
     def _from_payload(cls, payload: dict[str, Any]) -> SeededTransform:
         parts = {
-            name: None if payload[name] is None else cls.transform_type.rebuild(payload[name])
+            name: None if payload[name] is None else cls.transform_type.rebuild(limited(payload[name]))
             for name in ("before", "transform", "after")
         }
         return cls(**parts)  # type: ignore[arg-type]
