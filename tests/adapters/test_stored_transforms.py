@@ -134,6 +134,7 @@ def pad_to(size: float) -> dict[str, Any]:
     ],
 )
 def test_a_file_cannot_name_other_code(kind, transform):
+    getattr(apac, kind)  # imports the module that defines it, as loading a run does
     payload = {"kind": kind, "before": None, "transform": transform, "after": None}
     with pytest.raises(apac.InputError, match="transform"):
         apac.Deformation.from_json(payload)
@@ -148,6 +149,7 @@ def test_a_file_cannot_name_other_code(kind, transform):
     ],
 )
 def test_what_a_stored_transform_may_cost_is_limited(transform, sentence):
+    _ = apac.from_kornia  # imports its module
     payload = {"kind": "from_kornia", "before": None, "transform": transform, "after": None}
     with pytest.raises(apac.InputError, match=sentence):
         apac.Deformation.from_json(payload)
