@@ -1,6 +1,6 @@
 """Count the units of a free MLP that ink anywhere switches off, after training by Muon and by the paper's SGD.
 
-    python benchmarks/dark_units.py --json results/dark-units.json
+    python benchmarks/dark_units.py --json results/units/mlp.json
 
 A unit of the first layer is *dark* if its weights point away from the mean digit (a cosine below -0.35), and *dead* if
 it is positive for fewer than one of 1,000 virtual samples. The default is a narrow MLP, 784 → 600 → 500 → 10, which

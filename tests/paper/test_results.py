@@ -190,7 +190,7 @@ def test_the_readme_opens_with_the_errors_of_the_shipped_network_after_the_passe
         assert f"{round(10_000 * wrong):,}" in README
 
 
-def test_the_results_page_lists_how_the_network_of_today_was_decided():
+def test_the_results_page_lists_how_the_modern_network_was_decided():
     payload = stored("views/cifar10-modern")
     text = re.split(r"^## ", PAGE.partition("\n## A modern network\n")[2], flags=re.MULTILINE)[0]
     shown = {row[0]: row[1:] for row in cells(text)}
@@ -207,5 +207,20 @@ def test_the_results_page_lists_how_the_network_of_today_was_decided():
     assert f"{payload['run']['config']['epochs']} epochs" in text
 
 
-def test_the_shipped_network_of_today_is_the_one_of_the_results_page():
+def test_the_shipped_modern_network_is_the_one_of_the_results_page():
     assert apac.load("cifar10-modern").settings == RunSettings.from_json(stored("views/cifar10-modern")["run"])
+
+
+def test_the_results_page_counts_the_dark_units():
+    text = PAGE.partition("**Where do the dark units come from?**")[2].partition("\n## ")[0]
+    decays = {"muon": "5e-6", "muon-decay": "5e-4", "sgd": "5e-6", "sgd-decay": "5e-4"}
+    expected = {
+        (f"{run['units'][0]:,}", str(run["epochs"]), decays[run["training"]], f"{run['loss']:.3f}", *shares(run))
+        for run in stored("units/mlp")["trainings"]
+    }
+    shown = {tuple(row[1:]) for row in cells(text) if row[0].startswith(("Muon", "SGD"))}
+    assert shown == expected
+
+
+def shares(run: dict) -> tuple[str, str]:
+    return f"{100 * run['dark']:.1f} %", f"{100 * run['dead']:.1f} %"
