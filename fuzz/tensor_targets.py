@@ -8,7 +8,7 @@ import torch
 
 import apac
 from apac.classify.scores import Scores
-from apac.evaluation.certified import evaluate_certified, to_csv
+from apac.evaluation.certified import decisions_csv, evaluate_certified
 from apac.evaluation.score_cache import SUMS, ScoreCache, cache_key
 from apac.runs.initial_weights import load_weights
 from apac.runs.storage import read_tensors, write_tensors
@@ -87,6 +87,6 @@ def certified_decision(folder: Path) -> Target:
     def load(data: bytes) -> None:
         path.write_bytes(data)
         result = evaluate_certified(classifier, IMAGES, labels, cache=path)
-        assert to_csv(result.decision, labels).count("\n") == 3
+        assert decisions_csv(result.decision, labels).count("\n") == 3
 
     return Target((seed,), load, mutate_tensors)

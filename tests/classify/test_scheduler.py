@@ -124,7 +124,7 @@ def test_two_classes_are_decided():
 
 
 @pytest.mark.parametrize("rule", [apac.Certified(0.01, limit=100), apac.FixedPasses(40)], ids=str)
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_an_image_with_nan_in_some_pass_stays_undecided_with_a_warning_and_the_others_continue(rule, value, caplog):
     calls = dict.fromkeys(range(4), 0)
     first = 23 if isinstance(rule, apac.FixedPasses) else 24  # a certified rule starts with a plain pass

@@ -23,6 +23,7 @@ from apac.distributed.merge import merge_parts
 from apac.distributed.part_queue import PartQueue
 from apac.inference.engine import MIN_OPERATIONS, operations
 from apac.runs import file_classifier as file_classifier_module
+from apac.validation import open_regular
 from file_jobs import CLASSES, file_classifier, merged, seeded, write_images
 
 FILES, PART = 22, 4  # six parts, the last of two files
@@ -159,7 +160,7 @@ def test_a_damaged_part_is_made_again_and_logged(images, whole, tmp_path, caplog
     with caplog.at_level(logging.WARNING, "apac"):
         done = decide_files(file_classifier(), [str(images)], out, part_size=PART)
     assert [record.getMessage() for record in caplog.records] == [
-        f"{path} is damaged and is made again." for path in (truncated, changed, lost)
+        f"{path} is damaged and is decided again." for path in (truncated, changed, lost)
     ]
     assert done.decided == 3 * PART
     merge_parts(out, tmp_path / "all.csv")
@@ -188,13 +189,12 @@ def stop(self: PartQueue, part: int, content: bytes) -> None:
 def test_merging_reads_each_part_once(images, whole, tmp_path, monkeypatch, format):
     decide_files(file_classifier(), [str(images)], tmp_path / "d", part_size=PART, format=format)
     opened: Counter[str] = Counter()
-    open_path = Path.open
 
-    def opening(self: Path, *arguments: Any, **options: Any) -> Any:
-        opened[self.suffix] += self.parent.name == "parts"
-        return open_path(self, *arguments, **options)
+    def opening(path: Path) -> Any:
+        opened[path.suffix] += path.parent.name == "parts"
+        return open_regular(path)
 
-    monkeypatch.setattr(Path, "open", opening)
+    monkeypatch.setattr("apac.distributed.parts.open_regular", opening)
     merge_parts(tmp_path / "d", tmp_path / "d.csv")
     assert opened[f".{format}"] == 6
     assert (tmp_path / "d.csv").read_bytes() == whole
