@@ -176,7 +176,7 @@ def _check_tiles(name: str, tags: Any, content: BoundedFile, max_pixels: int | N
     if pixels > 2 * allowed or max(width, height) > limits.PICTURE_SIDE:
         raise InputError(too_large(name, max_pixels))
     if total > content.size():
-        raise InputError(f"{name} uses the same bytes for several parts of the picture; save it as PNG.")
+        raise InputError(f"{name} names more bytes than it has; it is truncated or damaged: save it again, as PNG.")
 
 
 def _check_bytes(name: str, content: BoundedFile, per_pixel: float, max_pixels: int | None) -> None:

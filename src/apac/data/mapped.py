@@ -143,7 +143,7 @@ def open_file(
     """
     try:
         with open_regular(path.with_suffix(".json")) as file:
-            payload = json.loads(file.read(BYTES_PER_IMAGE * count + limits.HEADER_BYTES))
+            payload = json.loads(file.read(BYTES_PER_IMAGE * count + limits.JSON_BYTES))
         if payload.pop("format") != FORMAT or payload["source"] != source:
             return None
         fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in payload.items()}
