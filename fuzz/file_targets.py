@@ -6,9 +6,13 @@ import csv
 import io
 import json
 import warnings
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import albumentations as A
+import kornia.augmentation as K
 import torch
 from PIL import Image, features
 
@@ -27,6 +31,7 @@ from apac.runs.classified import ClassifiedImages
 from apac.validation import parse_json, validate_class_names
 from fuzz.mutate import mutate_json, mutate_picture
 from fuzz.target import IMAGES, SHAPE, Target, in_file, network
+from fuzz.tiff import DATA, tiff
 
 
 def image(folder: Path) -> Target:
@@ -59,6 +64,8 @@ def _pictures() -> tuple[bytes, ...]:
         ("BMP", "RGB", {}),
         ("TIFF", "RGB", {"compression": "tiff_lzw"}),
         ("TIFF", "L", {}),
+        ("TIFF", "1", {"compression": "group4"}),
+        ("TIFF", "RGB", {"compression": "packbits", "strip_size": 200}),
         ("PPM", "RGB", {}),
         *([("AVIF", "RGB", {})] if features.check("avif") else []),
     ]
@@ -67,7 +74,10 @@ def _pictures() -> tuple[bytes, ...]:
         file = io.BytesIO()
         picture.convert(mode).save(file, name, **options)
         files.append(file.getvalue())
-    return (*files, b"P2\n# text\n3 3 255\n0 0 0 0 255 0 0 0 0\n")
+    tile = zlib.compress(bytes(range(256)))
+    places = [DATA + number * len(tile) for number in range(4)]
+    tiles = tiff(24, 20, {322: [16], 323: [16], 324: places, 325: [len(tile)] * 4}, 4 * tile)
+    return (*files, tiles, b"P2\n# text\n3 3 255\n0 0 0 0 255 0 0 0 0\n")
 
 
 def deformation(folder: Path) -> Target:
@@ -78,7 +88,34 @@ def deformation(folder: Path) -> Target:
         apac.Compose(apac.Shift(2), apac.Flip(), apac.Flip()),
         apac.PerClass({1: apac.Homography(shear=0.1)}, default=apac.presets.cifar10(), classes=3),
     ]
-    return Target(tuple(json.dumps(part.to_json()).encode() for part in parts), _load_deformation, mutate_json)
+    return Target(_stored(parts), _load_deformation, mutate_json)
+
+
+def transform(folder: Path) -> Target:
+    """A transform of another library."""
+    transforms = [
+        apac.from_kornia(K.RandomAffine(15.0, translate=(0.1, 0.2), scale=(0.9, 1.1))),
+        apac.from_kornia(K.AugmentationSequential(K.RandomPerspective(), K.RandomHorizontalFlip())),
+        apac.from_kornia(K.RandomGaussianBlur((3, 3), (0.1, 2.0)), after=K.Normalize([0.5], [0.25])),
+        apac.from_albumentations(A.Affine(rotate=(-15, 15), scale=(0.9, 1.1)), before=A.Resize(8, 8)),
+        apac.from_albumentations(A.Compose([A.ElasticTransform(), A.OneOf([A.HorizontalFlip(), A.Blur()])])),
+    ]
+    images = torch.rand(3, 1, 6, 7, generator=generator(0, "fuzz", 0))
+
+    def load(data: bytes) -> None:
+        try:
+            payload = parse_json(data)
+        except ValueError:  # the caller says so
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            apac.Deformation.from_json(payload)(images, generator=generator(1, "fuzz", 0))
+
+    return Target(_stored(transforms), load, mutate_json)
+
+
+def _stored(deformations: Sequence[apac.Deformation]) -> tuple[bytes, ...]:
+    return tuple(json.dumps(deformation.to_json()).encode() for deformation in deformations)
 
 
 def _load_deformation(data: bytes) -> None:

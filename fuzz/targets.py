@@ -23,6 +23,7 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "initial weights": tensor_targets.initial_weights,
     "onnx": file_targets.onnx,
     "deformation": file_targets.deformation,
+    "transform": file_targets.transform,
     "job.json": file_targets.job_json,
     "cache.json": file_targets.cache_json,
     "checkpoint": tensor_targets.checkpoint,
@@ -35,7 +36,7 @@ FUZZERS = {  # the names of their targets
     "runs": ("run.json", "small run.json", "tuning.json", "reliability.json", "evaluation.json", "certified.json"),
     "weights": ("weights", "initial weights"),
     "onnx": ("onnx",),
-    "deformations": ("deformation", "job.json", "cache.json"),
+    "deformations": ("deformation", "transform", "job.json", "cache.json"),
     "checkpoints": ("checkpoint", "scores", "certified decision"),
     "names": ("names",),
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fuzz.tiff import DATA, tiff
 from PIL import Image
 
 from apac import limits
@@ -160,17 +161,6 @@ def test_a_large_picture_that_is_reduced_in_strips_looks_the_same(mode, tmp_path
     assert (whole - strips).abs().max() <= 2
 
 
-def tiff(width: int, height: int, tags: dict[int, list[int]], data: bytes) -> bytes:
-    """Return a gray TIFF file compressed by deflate, with numbers as further tags."""
-    entries = {256: [width], 257: [height], 258: [8], 259: [8], 262: [1], 277: [1]} | tags
-    start, extra, body = 8 + 2 + 12 * len(entries) + 4, b"", b""
-    for tag, values in sorted(entries.items()):
-        place = struct.pack("<L", values[0] if len(values) == 1 else start + len(extra))
-        extra += struct.pack(f"<{len(values)}L", *values) if len(values) > 1 else b""
-        body += struct.pack("<HHL", tag, 4, len(values)) + place
-    return b"II*\0" + struct.pack("<LH", 8, len(entries)) + body + struct.pack("<L", 0) + extra + data
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -188,9 +178,7 @@ def test_a_tiff_file_that_costs_more_than_its_pixels_is_refused(content, reason,
 
 def test_a_small_picture_in_a_tile_of_usual_size_is_read(tmp_path):
     pixels = zlib.compress(bytes(range(256)) * 256)
-    content = tiff(20, 20, {322: [256], 323: [256], 324: [154], 325: [len(pixels)]}, b"")
-    offset = len(content)
-    content = tiff(20, 20, {322: [256], 323: [256], 324: [offset], 325: [len(pixels)]}, pixels)
+    content = tiff(20, 20, {322: [256], 323: [256], 324: [DATA], 325: [len(pixels)]}, pixels)
     (tmp_path / "a.tif").write_bytes(content)
     assert read_image(tmp_path / "a.tif", COLOR)[0].shape == COLOR
 

@@ -25,6 +25,7 @@ from apac.validation import quoted, shortened
 # Some transforms need more time per image for large arrays (N, H, W, C), others less. One image per call and as many
 # as these numbers of bytes hold are timed, in turn so that a slow second of the machine decides nothing.
 CHUNK_BYTES = (1 << 20, 4 << 20)
+CHUNK_IMAGES = 256  # at most, which hide the time of a call; timing more of small images would take seconds
 TIMED_SEEDS, TIMED_ROUNDS = 4, 4
 
 
@@ -79,7 +80,7 @@ class AlbumentationsTransform(ImageTransform):
 
     def _fastest_chunk(self, array: Any, seed: int) -> int | None:
         """Return the number of images per call that is the fastest for images like this one, (1, H, W, C)."""
-        sizes = sorted({1, *(max(1, limit // int(array.nbytes)) for limit in CHUNK_BYTES)})
+        sizes = sorted({1, *(min(max(1, limit // int(array.nbytes)), CHUNK_IMAGES) for limit in CHUNK_BYTES)})
         images = np.concatenate([array] * max(sizes))
         seeds = range(seed, seed + TIMED_SEEDS)
         alone = [_run(self._copies[0], array, number) for number in seeds]
@@ -153,7 +154,7 @@ def _check_classes(payload: Any) -> None:
             name = payload["__class_fullname__"]
             kind = SERIALIZABLE_REGISTRY.get(name)
             if kind is None or not kind.__module__.startswith("albumentations.") or name == "Lambda":
-                raise InputError(f"{name} is not a transform of albumentations that can be stored.")
+                raise InputError(f"{quoted(name)} is not a transform of albumentations that can be stored.")
         for value in payload.values():
             _check_classes(value)
     elif isinstance(payload, list):

@@ -114,7 +114,7 @@ def build(payload: Any, modules: Modules) -> Any:
 def _dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise InputError(f"{name!r} is not a dtype of torch; train the run again.")
+        raise InputError(f"{quoted(name)} is not a dtype of torch; train the run again.")
     return dtype
 
 
@@ -138,7 +138,9 @@ def _class(path: str, modules: Modules, *, enum: bool) -> Any:
     # A module also holds functions, what it imports, and classes that are no transforms.
     fits = isinstance(kind, type) and kind.__module__.partition(".")[0] == library
     if not fits or not (issubclass(kind, Enum) if enum else "__call__" in dir(kind) and not issubclass(kind, Enum)):
-        raise InputError(f"{path!r} is not a transform of {library}; a run stores transforms of the library only.")
+        raise InputError(
+            f"{quoted(path)} is not a transform of {library}; a run stores transforms of the library only."
+        )
     return kind
 
 
