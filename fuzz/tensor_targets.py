@@ -41,7 +41,7 @@ def initial_weights(folder: Path) -> Target:
         path.write_bytes(data)
         layers = network()
         load_weights(layers, path)
-        assert layers(IMAGES).isfinite().all()
+        assert all(parameter.isfinite().all() for parameter in layers.parameters())
 
     return Target(tuple(seeds), load, mutate_tensors)
 

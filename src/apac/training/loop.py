@@ -19,7 +19,7 @@ from apac.deform.base import Deformation
 from apac.distributed.ranks.gradients import GradientSum
 from apac.distributed.ranks.group import Group, agreed
 from apac.distributed.ranks.layers import whole_batches
-from apac.errors import TrainingError
+from apac.errors import InputError, TrainingError
 from apac.inference.engine import evaluating
 from apac.inference.memory import keep_freed_blocks
 from apac.models.tied import untied
@@ -120,6 +120,8 @@ def run_epochs(
     ranks = gradients.group
     steps = math.ceil(len(images) / config.batch_size)  # per epoch of N virtual samples
     total = steps * config.epochs
+    if state.step > total:
+        raise InputError(f"the checkpoint is of a step after the last one, {total:,}; start again with overwrite=True.")
     started = time.monotonic() - state.seconds
     cumulative_weights = None if weights is None else weights.double().cumsum(0)
     # With freeze, the fixed layers run in evaluation mode, as they do after training.
