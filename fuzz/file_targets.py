@@ -67,7 +67,7 @@ def _pictures() -> tuple[bytes, ...]:
         ("TIFF", "1", {"compression": "group4"}),
         ("TIFF", "RGB", {"compression": "packbits", "strip_size": 200}),
         ("PPM", "RGB", {}),
-        *([("AVIF", "RGB", {})] if features.check("avif") else []),
+        *([("AVIF", "RGB", {}), ("AVIF", "RGBA", {})] if features.check("avif") else []),
     ]
     files = []
     for name, mode, options in kinds:

@@ -49,6 +49,7 @@ def refused() -> dict[str, Write]:
         "spoiled.webp": _bytes(lambda: _spoiled(_noise("RGBA", (4_800, 2_500), "WEBP", **LOSSLESS))),
         "spoiled.avif": _bytes(lambda: _spoiled(_noise("RGBA", (4_000, 2_000), "AVIF", speed=10, quality=60))),
         "garbage.avif": _bytes(lambda: _blank("RGB", SMALL, "AVIF")[:200] + bytes(40 << 20)),
+        "size.avif": _bytes(lambda: _small_size(_blank("RGB", (12_000, 12_000), "AVIF", speed=10))),
         "strips.tif": _bytes(lambda: _strips(11_000_000)),
         "tags.tif": _bytes(_many_tags),
         "cut-rotated.tif": _bytes(lambda: _blank("CMYK", SIZE, "TIFF", exif=_rotated())[:-200]),
@@ -183,7 +184,13 @@ def _rotated() -> Image.Exif:
     return exif
 
 
-# TIFF, GIF and BMP
+# AVIF, TIFF, GIF and BMP
+
+
+def _small_size(data: bytes) -> bytes:
+    """Return an AVIF file that says that it has 100 × 100 pixels."""
+    at = data.index(b"ispe") + 8
+    return data[:at] + struct.pack(">II", 100, 100) + data[at + 8 :]
 
 
 def _tiff(width: int, height: int, tags: list[tuple[int, int, int, int]], data: bytes) -> bytes:

@@ -18,6 +18,7 @@ HEADER_BYTES = 48 << 20  # that are read before the size is known; of WebP and A
 EXIF_BYTES = 4 << 20  # that Pillow copies from all tags
 READS = 250_000  # of a file: Pillow reads small pieces one by one, in a microsecond each
 PYTHON_PIXELS = 500_000  # that Pillow decodes in Python: of a PNM file as text, or of a run-length encoded BMP file
+AVIF_LAYERS = 4  # times the allowed pixels, in all: colors and transparency, each perhaps with a preview
 SCANS = 32  # of a progressive JPEG file, each of which is a pass over the picture; cameras and editors write 10
 
 # Runs and other JSON

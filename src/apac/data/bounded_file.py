@@ -62,6 +62,14 @@ class BoundedFile:
     def close(self) -> None:
         self.file.close()
 
+    def content(self) -> bytes:
+        """Return the bytes of the file, which must be known to be few."""
+        position = self.file.tell()
+        self.file.seek(0)
+        data = self.file.read()
+        self.file.seek(position)
+        return data
+
     def count(self, pattern: bytes) -> int:
         """Return how often a pattern of two bytes occurs in the whole file."""
         position = self.file.tell()

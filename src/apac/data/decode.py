@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from apac import limits
+from apac.data.avif import coded_pixels
 from apac.data.bounded_file import BoundedFile, exif_bytes, scans
 from apac.errors import InputError
 
@@ -159,6 +160,8 @@ def _check_size(name: str, file: Any, content: BoundedFile, max_pixels: int | No
     # MPO files of cameras contain previews after the photograph, which is the first frame.
     if getattr(file, "is_animated", False) and file.format != "MPO":
         raise InputError(f"{name} has several frames; give an image file with one frame, such as PNG.")
+    if file.format == "AVIF":
+        _check_coded(name, content, max_pixels)
 
 
 def _check_tiles(name: str, tags: Any, content: BoundedFile, max_pixels: int | None) -> None:
@@ -177,6 +180,18 @@ def _check_tiles(name: str, tags: Any, content: BoundedFile, max_pixels: int | N
         raise InputError(too_large(name, max_pixels))
     if total > content.size():
         raise InputError(f"{name} names more bytes than it has; it is truncated or damaged: save it again, as PNG.")
+
+
+def _check_coded(name: str, content: BoundedFile, max_pixels: int | None) -> None:
+    """Raise InputError if an AVIF file has larger pictures than it says, or more than colors and transparency need."""
+    try:
+        coded = coded_pixels(content.content())
+    except ValueError as error:
+        raise InputError(f"{name} cannot be read: {error}; save it again, as PNG.") from error
+    copies = limits.DECODER_COPIES["AVIF"]
+    allowed = (limits.PIXELS if max_pixels is None else max_pixels) // copies
+    if coded.largest > allowed or coded.total > limits.AVIF_LAYERS * allowed:
+        raise InputError(too_large(name, max_pixels, copies))
 
 
 def _check_bytes(name: str, content: BoundedFile, per_pixel: float, max_pixels: int | None) -> None:
