@@ -23,7 +23,7 @@ from apac.data.mapped import open_file, write_file
 from apac.distributed.claims import Claims
 from apac.distributed.job import FILE, Job, open_job, read_job
 from apac.distributed.merge import merge_parts
-from apac.distributed.tables import header_of
+from apac.distributed.tables import Format, header_of
 from apac.evaluation.records import decision_records, records_to_csv
 from apac.inference.onnx_export import to_onnx
 from apac.randomness import generator
@@ -149,12 +149,12 @@ def job_json(folder: Path) -> Target:
     return in_file(folder / "job" / FILE, mutate_json, load)
 
 
-def small_job(folder: Path) -> Job:
+def small_job(folder: Path, format: Format = "csv") -> Job:
     """Store a job of three images, and its parts."""
     (folder / "images").mkdir()
     for number in range(3):
         Image.new("L", (4, 4), number).save(folder / "images" / f"{number}.png")
-    settings: dict[str, Any] = {"format": "csv", "classes": ["a", "b"], "seed": 0, "rule": "FixedPasses(4)"}
+    settings: dict[str, Any] = {"format": format, "classes": ["a", "b"], "seed": 0, "rule": "FixedPasses(4)"}
     with Claims(folder / "claims") as claims:
         job = open_job(folder / "job", claims, settings, [str(folder / "images")], part_size=2)
     for part in range(job.parts.count):

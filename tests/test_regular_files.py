@@ -42,7 +42,7 @@ def test_a_pipe_in_a_cache_counts_as_damaged(suffix, tmp_path):
 
 @pytest.mark.parametrize("suffix", [".csv", ".sha256"])
 def test_a_pipe_in_place_of_a_part_is_refused(suffix, tmp_path):
-    parts = Parts(tmp_path, ".csv", 1)
+    parts = Parts(tmp_path, ".csv", 1, max_bytes=100)
     parts.write(0, b"a\n")
     (tmp_path / f"000000{suffix}").unlink()
     os.mkfifo(tmp_path / f"000000{suffix}")

@@ -114,8 +114,11 @@ class Claims:
             return True
         except OSError as error:
             raise _not_writable(self._folder, error) from error
+        owner = b""
         try:
-            if os.read(file, 4096).decode(errors="replace").partition("\n")[0] == machine() and _try_lock(file):
+            with suppress(BlockingIOError):  # of a pipe, which no process of ours has made
+                owner = os.read(file, 4096).partition(b"\n")[0]
+            if owner.decode(errors="replace") == machine() and _try_lock(file):
                 return True
             status = os.fstat(file)
         finally:

@@ -173,7 +173,8 @@ class FileList:
         ):
             offsets.seek(8 * part)
             first, last = array("Q", offsets.read(16))
-            if first <= last <= os.fstat(file.fileno()).st_size:
+            size = min(os.fstat(file.fileno()).st_size, first + limits.PATH_BYTES * self.part_size)
+            if first <= last <= size:
                 file.seek(first)
                 names = file.read(last - first)
         paths = [os.fsdecode(name) for name in names.split(SEPARATOR)[:-1]]
@@ -189,6 +190,8 @@ class FileList:
                 while block := file.read(BLOCK):
                     digest.update(block)
                     *names, rest = (rest + block).split(SEPARATOR)
+                    if len(rest) > limits.PATH_BYTES:
+                        raise _damaged(self.folder)
                     yield from map(os.fsdecode, names)
         except OSError as error:
             raise _damaged(self.folder) from error

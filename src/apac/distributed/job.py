@@ -16,7 +16,7 @@ from apac.distributed.claims import Claims
 from apac.distributed.file_list import NAMES, OFFSETS, STANDARD_INPUT, FileList, find_images, store_list
 from apac.distributed.parts import Parts
 from apac.distributed.settings import absolute_source, described, first_difference
-from apac.distributed.tables import Format
+from apac.distributed.tables import Format, columns_of
 from apac.errors import InputError, StorageError
 from apac.runs.storage import read_json, write_json, write_text
 from apac.validation import quoted, shortened, validate_class_names
@@ -51,7 +51,9 @@ class Job:
 
     @property
     def parts(self) -> Parts:
-        return Parts(self.files.folder / "parts", f".{self.format}", self.files.parts)
+        rows = self.files.part_size * (limits.ROW_BYTES + limits.PROBABILITY_BYTES * len(self.classes))
+        max_bytes = rows + limits.COLUMN_BYTES * len(columns_of(self.classes))
+        return Parts(self.files.folder / "parts", f".{self.format}", self.files.parts, max_bytes)
 
     def check_settings(self, settings: Mapping[str, Any], sources: Sequence[str], part_size: int | None) -> None:
         """Raise InputError, which names the first difference, if other settings than these determine the result."""

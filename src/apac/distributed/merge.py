@@ -31,7 +31,7 @@ def merge_parts(folder: Path, csv: Path) -> Job:
                 if content is None:
                     raise _incomplete(folder, job)
                 try:
-                    file.write(csv_rows(content, job.classes, job.format))
+                    file.write(csv_rows(content, job.classes, job.format, job.files.files_of(part)))
                 except InputError:
                     raise
                 except Exception as error:  # pyarrow raises many kinds of exceptions for damaged files

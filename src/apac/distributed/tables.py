@@ -50,9 +50,9 @@ def to_bytes(rows: Sequence[Row], classes: Sequence[str], format: Format) -> byt
     return content.getvalue()
 
 
-def csv_rows(content: bytes, classes: Sequence[str], format: Format) -> bytes:
-    """Return the content of a part as CSV without its header."""
-    lines = content if format == "csv" else _parquet_to_csv(content, classes)
+def csv_rows(content: bytes, classes: Sequence[str], format: Format, count: int) -> bytes:
+    """Return the content of a part of `count` rows as CSV without its header."""
+    lines = content if format == "csv" else _parquet_to_csv(content, classes, count)
     return lines[len(header_of(classes)) :]
 
 
@@ -61,8 +61,11 @@ def header_of(classes: Sequence[str]) -> bytes:
     return to_csv(columns_of(classes), ()).encode(errors="surrogateescape")
 
 
-def _parquet_to_csv(content: bytes, classes: Sequence[str]) -> bytes:
-    table = require("pyarrow.parquet", extra="parquet").read_table(io.BytesIO(content))
+def _parquet_to_csv(content: bytes, classes: Sequence[str], count: int) -> bytes:
+    file = require("pyarrow.parquet", extra="parquet").ParquetFile(io.BytesIO(content))
+    if file.metadata.num_rows != count:  # equal values take hardly any space, so that a small file may have many rows
+        raise ValueError("the number of rows is wrong")
+    table = file.read()
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
     return to_csv(columns_of(classes), rows).encode(errors="surrogateescape")
 

@@ -53,6 +53,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
             temporary.replace(path)
+    except ApacError:  # of `write`
+        raise
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise StorageError(
