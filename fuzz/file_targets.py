@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import albumentations as A
-import kornia.augmentation as K
 import torch
 from PIL import Image, features
 
@@ -93,6 +91,9 @@ def deformation(folder: Path) -> Target:
 
 def transform(folder: Path) -> Target:
     """A transform of another library."""
+    import albumentations as A
+    import kornia.augmentation as K
+
     transforms = [
         apac.from_kornia(K.RandomAffine(15.0, translate=(0.1, 0.2), scale=(0.9, 1.1))),
         apac.from_kornia(K.AugmentationSequential(K.RandomPerspective(), K.RandomHorizontalFlip())),

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from apac import limits
+from fuzz.tiff import DATA, tiff
 
 SIZE = (8_000, 5_000)  # just allowed
 HALF = (8_000, 2_500)  # just allowed in WebP and AVIF
@@ -52,6 +53,7 @@ def refused() -> dict[str, Write]:
         "size.avif": _bytes(lambda: _small_size(_blank("RGB", (12_000, 12_000), "AVIF", speed=10))),
         "strips.tif": _bytes(lambda: _strips(11_000_000)),
         "tags.tif": _bytes(_many_tags),
+        "samples.tif": _bytes(lambda: tiff(20, 20, {277: [515], 273: [DATA], 279: [50]}, bytes(50))),
         "cut-rotated.tif": _bytes(lambda: _blank("CMYK", SIZE, "TIFF", exif=_rotated())[:-200]),
         "spoiled.tif": _bytes(lambda: _spoiled(_noise("RGB", (7_600, 5_000), "TIFF", compression="tiff_lzw"))),
         "lzma.tif": _bytes(lambda: _blank("RGB", SIZE, "TIFF", compression="lzma")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import struct
 import subprocess
 import sys
@@ -174,6 +175,14 @@ def test_a_tiff_file_that_costs_more_than_its_pixels_is_refused(content, reason,
     (tmp_path / "a.tif").write_bytes(content)
     with pytest.raises(InputError, match=reason):
         read_image(tmp_path / "a.tif", COLOR)
+
+
+def test_nothing_but_the_error_says_why_a_file_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a process that has not configured them
+    (tmp_path / "a.tif").write_bytes(tiff(20, 20, {277: [515], 273: [DATA], 279: [50]}, bytes(50)))
+    with pytest.raises(InputError, match="cannot be read as an image"):
+        read_image(tmp_path / "a.tif", COLOR)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_small_picture_in_a_tile_of_usual_size_is_read(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 import os
 import warnings
@@ -23,6 +24,7 @@ from apac.data.decode import MARGIN, MAX_SIDE, Decoded, load_picture, silent_lib
 from apac.data.digit_image import as_mnist
 from apac.errors import InputError
 
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # it logs why a file is refused, which the error says
 READS_AVIF = AvifImagePlugin.SUPPORTED  # Pillow may be built without it
 
 Fit = Literal["crop", "pad"]
