@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -53,7 +54,8 @@ def checkpoint(folder: Path) -> Target:
 
     def load() -> None:
         fresh = init_state(network(), config)
-        checkpoints.restore(fresh, config, SHAPE, *read_tensors(path, "start again"))
+        check = partial(checkpoints.check_shapes, fresh.network, config)
+        checkpoints.restore(fresh, config, SHAPE, *read_tensors(path, "start again", check))
         assert isinstance(fresh.step, int)
 
     return in_file(path, mutate_tensors, load)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 import apac
 from apac import limits, models
@@ -119,13 +120,42 @@ def test_json_that_is_too_deep_too_large_or_a_pipe_is_refused(shipped):
         apac.load(shipped)
 
 
+@pytest.fixture
+def headers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail if a tensor of a safetensors file is read."""
+
+    class Header:
+        """Of a safetensors file whose tensors must not be read."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self._file = safe_open(*arguments, **options)
+
+        def __enter__(self) -> Any:
+            self._file.__enter__()
+            return SimpleNamespace(keys=self._file.keys, get_slice=self._file.get_slice, metadata=dict)
+
+        def __exit__(self, *error: object) -> None:
+            self._file.__exit__(*error)
+
+    monkeypatch.setattr(storage, "safe_open", Header)
+
+
 @pytest.mark.parametrize("name", ["x", "junk.x", "normalization.x", "network.x"])
-def test_tensors_that_a_run_does_not_have_are_refused_before_they_are_read(name, shipped, monkeypatch):
+def test_tensors_that_a_run_does_not_have_are_refused_before_they_are_read(name, shipped, headers_only):
     path = shipped / "weights.safetensors"
     save_file(load_file(path) | {name: torch.zeros(5)}, path)
-    monkeypatch.setattr("apac.runs.stored_network.check_finite", None)  # which comes after reading
     with pytest.raises(apac.ApacError, match=r"do not match each other|needs the tensors \[\], got \['x'\]"):
         apac.load(shipped)
+
+
+def test_weights_of_another_module_are_refused_before_they_are_read(shipped, headers_only):
+    with pytest.raises(apac.InputError, match="network=, a Sequential, does not fit the weights"):
+        apac.load(shipped, nn.Sequential(nn.Flatten(), nn.Linear(784, 10)))
+
+
+def test_weights_of_another_module_are_refused_if_its_shapes_are_not_known(shipped):
+    with pytest.raises(apac.InputError, match="network=, a Sequential, does not fit the weights"):
+        apac.load(shipped, nn.Sequential(nn.Flatten(), nn.LazyLinear(10)))
 
 
 def test_a_checkpoint_with_other_tensors_is_refused_before_they_are_read(tmp_path):
@@ -230,22 +260,8 @@ def test_a_file_that_is_cut_anywhere_is_refused_or_ignored(name, shipped):
     ],
 )
 def test_a_network_that_cannot_be_rebuilt_is_refused_before_its_weights_are_read(
-    network, sentence, shipped, monkeypatch
+    network, sentence, shipped, headers_only
 ):
-    class Header:
-        """Of a safetensors file whose tensors must not be read."""
-
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            self._file = safe_open(*arguments, **options)
-
-        def __enter__(self) -> Any:
-            self._file.__enter__()
-            return SimpleNamespace(keys=self._file.keys, get_slice=self._file.get_slice, metadata=dict)
-
-        def __exit__(self, *error: object) -> None:
-            self._file.__exit__(*error)
-
-    monkeypatch.setattr(storage, "safe_open", Header)
     change(shipped, network=network)
     with pytest.raises(apac.InputError, match=sentence) as caught:
         apac.load(shipped)

@@ -7,12 +7,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from apac import limits
 from apac.classify.classifier import Classifier
 from apac.classify.decision import TENSORS, Decision
 from apac.classify.rules.certified import Certified
@@ -22,7 +24,7 @@ from apac.errors import InputError
 from apac.evaluation.labels import validate_classes, validate_labels
 from apac.evaluation.records import to_csv
 from apac.progress import Progress, no_progress
-from apac.runs.storage import read_tensors, write_tensors
+from apac.runs.storage import Shapes, read_tensors, write_tensors
 
 # The tensors of a decision: those with a number for each class, and those of integers
 BY_CLASS = ("log_scores", "mean_probabilities", "standard_errors")
@@ -154,7 +156,7 @@ def _store(cache: Path | None, decision: Decision, seconds: float) -> float:
 def _load(cache: Path, classifier: Classifier, images: int) -> tuple[Decision, float]:
     """Return the decision of a file. Raises one of several errors if it is not one of this number of images."""
     tensors: dict[str, Any]
-    tensors, metadata = read_tensors(cache, "")
+    tensors, metadata = read_tensors(cache, "", partial(_check_shapes, images))
     stopped = tuple(metadata["stopped"].split())
     classes = tensors["log_scores"].shape[-1]
     for name, tensor in tensors.items():
@@ -167,6 +169,12 @@ def _load(cache: Path, classifier: Classifier, images: int) -> tuple[Decision, f
         raise ValueError("the decision is damaged")
     decision = Decision(**tensors, stopped=stopped, combine=classifier.combine, temperature=classifier.temperature)
     return decision, float(metadata["seconds"])
+
+
+def _check_shapes(images: int, shapes: Shapes) -> None:
+    """Raise ValueError if the tensors of a file are larger than a decision of the images, before they are read."""
+    if any(shape[:1] != (images,) or math.prod(shape[1:]) > limits.CLASSES for shape in shapes.values()):
+        raise ValueError("the decision is damaged")
 
 
 def compare(decision: Decision, scores: Scores, labels: Tensor, seconds: float) -> Agreement:

@@ -31,7 +31,7 @@ from apac.runs.classified import ClassifiedImages
 from apac.runs.export import export
 from apac.runs.file_classifier import file_classifier
 from apac.runs.folder import RunSettings
-from apac.runs.stored_network import check_finite, check_name, check_shapes
+from apac.runs.stored_network import check_finite, check_shapes, other_architecture, validate_name
 from apac.runs.tuning_file import read_choice
 from apac.training.config import TrainConfig
 from apac.training.loop import EpochRecord
@@ -209,10 +209,7 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None, *, pa
         image_shape = validate_image_shape(payload["image_shape"])
         classes = validate_class_names(payload["classes"])
         settings.deformation.validate_classes(len(classes))
-        if network is None:
-            check_name(settings.network)
-        # The network that is passed is compared by `_load_weights`.
-        expected = None if network is not None else settings.network
+        expected = validate_name(settings.network) if network is None else network
         check = partial(check_shapes, folder, expected, payload["normalization"], image_shape, len(classes))
         tensors = run_folder.read_weights(folder, check)
         check_finite(tensors, folder)
@@ -224,7 +221,10 @@ def load(folder: str | os.PathLike[str], network: nn.Module | None = None, *, pa
             network = build_network(settings, image_shape, len(classes), to_train=False)
             network.load_state_dict(parts["network"])
         else:
-            _load_weights(network, parts["network"], folder)
+            try:
+                network.load_state_dict(parts["network"])
+            except RuntimeError as error:  # of a lazy module, whose shapes were not known
+                raise other_architecture(network, folder) from error
         return Run(
             network_name=settings.network,
             data=settings.data,
@@ -253,7 +253,7 @@ def build_network(
     A stored name never imports code of the user's, and stored weights are not tied.
     """
     name, config = settings.network, settings.config
-    assert name is not None  # `check_name`
+    assert name is not None  # `validate_name`
     if is_timm(name):
         return build_timm(name, image_shape, classes, seed=config.seed)
     if is_import_path(name):
@@ -261,17 +261,6 @@ def build_network(
     random = generator(config.seed, "initial weights", 0)
     tied = to_train and config.tied > 0
     return models.build(name, generator=random, image_shape=image_shape, classes=classes, tied=tied)
-
-
-def _load_weights(network: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
-    """Load stored weights into a module that the caller passed."""
-    try:
-        network.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise InputError(
-            f"network=, a {type(network).__name__}, does not fit the weights in {folder}; pass a module of the "
-            f"architecture that was trained."
-        ) from error
 
 
 def save(run: Run, folder: Path, digest: str) -> None:

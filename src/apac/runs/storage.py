@@ -74,9 +74,7 @@ def read_json(path: Path, remedy: str) -> Any:
         raise StorageError(f"{path} is damaged or truncated; {remedy}.") from error
 
 
-def read_tensors(
-    path: Path, remedy: str, check: Callable[[Shapes], None] = lambda shapes: None
-) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(path: Path, remedy: str, check: Callable[[Shapes], None]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors and metadata that `write_tensors` stored. `remedy` is the end of the error message.
 
     `check` is called with the shapes of the tensors before any of them is read, and may raise an error.

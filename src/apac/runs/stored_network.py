@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from apac import models
 from apac.data.normalize import check_tensor_names, normalization_shapes
@@ -25,24 +26,20 @@ LARGEST = torch.finfo(torch.float32).max  # in which networks compute
 
 def check_shapes(
     folder: Path,
-    name: str | None,
+    network: nn.Module | str,
     normalization: str,
     image_shape: tuple[int, int, int],
     classes: int,
     shapes: Shapes,
 ) -> None:
-    """Raise an error if tensors of these shapes are not those of the network that the run in a folder names.
+    """Raise an error if tensors of these shapes are not those of the network: a module, or the name in a run.
 
-    The network of a module or of a function of the user's is not known here. Loading the weights into it compares them.
+    The network of a function of the user's is not known here. Loading the weights into it compares them.
     """
-    expected = None
-    if name is not None and is_timm(name):
-        expected = _without_memory(name, image_shape, classes)
-    elif name is not None and not is_import_path(name):
-        expected = models.without_memory(name, image_shape, classes)
+    expected = _expected(network, image_shape, classes)
     stored = {key.removeprefix(NETWORK): shape for key, shape in shapes.items() if key.startswith(NETWORK)}
-    if expected is not None and stored != {key: tuple(t.shape) for key, t in expected.state_dict().items()}:
-        raise mismatch(folder)
+    if expected is not None and stored != expected:
+        raise mismatch(folder) if isinstance(network, str) else other_architecture(network, folder)
     if not all(key.startswith((NETWORK, NORMALIZATION)) for key in shapes):
         raise mismatch(folder)
     own = {key.removeprefix(NORMALIZATION): shape for key, shape in shapes.items() if key.startswith(NORMALIZATION)}
@@ -55,12 +52,21 @@ def check_shapes(
         )
 
 
-def check_name(name: str | None) -> None:
-    """Raise InputError if a network cannot be rebuilt by the name that a run stores, before its weights are read."""
+def other_architecture(network: nn.Module, folder: Path) -> InputError:
+    """Return the error for a module that the caller passed and that has other weights."""
+    return InputError(
+        f"network=, a {type(network).__name__}, does not fit the weights in {folder}; pass a module of the "
+        f"architecture that was trained."
+    )
+
+
+def validate_name(name: str | None) -> str:
+    """Return the name of a network that a run stores; raise InputError if it cannot be rebuilt by it."""
     if name is None:
         raise InputError("this run was trained from a module; pass a module of the same architecture as network=.")
     if is_import_path(name):
         find_builder(name, import_it=False)
+    return name
 
 
 def check_finite(tensors: Mapping[str, Tensor], path: Path, remedy: str = REMEDY) -> None:
@@ -79,6 +85,19 @@ def _extreme(tensor: Tensor) -> float:
     wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
     low, high = torch.aminmax(wide)
     return max(abs(float(low)), abs(float(high))) if not (low.isnan() or high.isnan()) else math.nan
+
+
+def _expected(network: nn.Module | str, image_shape: tuple[int, int, int], classes: int) -> Shapes | None:
+    """Return the shapes of the weights of a network, None if they are not known before it is built or used."""
+    if not isinstance(network, str):
+        module: nn.Module | None = network
+    elif is_timm(network):
+        module = _without_memory(network, image_shape, classes)
+    else:
+        module = None if is_import_path(network) else models.without_memory(network, image_shape, classes)
+    if module is None or any(is_lazy(parameter) for parameter in (*module.parameters(), *module.buffers())):
+        return None
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
 
 
 def _without_memory(name: str, image_shape: tuple[int, int, int], classes: int) -> nn.Module | None:
