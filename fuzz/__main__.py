@@ -1,12 +1,14 @@
 """Run every fuzzer for a time: python -m fuzz SECONDS [FUZZER...]. Findings are stored in fuzz/found.
 
-The seconds are of the processor, so that a busy machine does not shorten the work. With --log FOLDER, each fuzzer adds
-a line to a file of its own, and its total is printed. Ctrl-C (or SIGTERM) ends the work; what was done is counted.
+Atheris keeps the inputs that reach new code of this package, and changes them further. The seconds are of the
+processor, so that a busy machine does not shorten the work. With --log FOLDER, each fuzzer adds a line to a file of its
+own, and its total is printed. Ctrl-C (or SIGTERM) ends the work; what was done is counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import mmap
@@ -16,16 +18,20 @@ import signal
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, redirect_stderr, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from random import Random
+from typing import NoReturn
 
+import atheris
 import torch
 
-from fuzz.check import FOUND, failure
-from fuzz.targets import FUZZERS, build
+with redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["apac"]):  # which names every module
+    from fuzz.check import FOUND, failure
+    from fuzz.target import Target
+    from fuzz.targets import FUZZERS, build
 
 ADDRESSES = 6 << 30  # bytes of address space; an allocation by a number of a file fails
 MEMORY = 600  # MB that an input may take
@@ -33,7 +39,20 @@ SECONDS = 5.0  # that an input may take
 ENDING = (signal.SIGINT, signal.SIGTERM)
 SLOW = 0.5  # seconds after which an input is measured again
 HANG = 60.0  # seconds after which an input is given up
-LARGEST = 64 << 20  # bytes of an input
+LARGEST = 4 << 20  # bytes of an input
+CHANGED = 100_000  # bytes of an input that is changed further
+FRESH = 0.3  # of the inputs are changed seeds
+ENGINE = (  # options of libFuzzer: the process ends by a signal, or by its own clock
+    *(f"-handle_{name}=0" for name in ("abrt", "bus", "fpe", "ill", "int", "segv", "term", "usr1", "usr2", "xfsz")),
+    *(
+        "-timeout=1000000",
+        "-rss_limit_mb=0",
+        "-malloc_limit_mb=0",
+        "-cross_over=0",
+        "-verbosity=0",
+        f"-max_len={LARGEST}",
+    ),
+)
 IN_MEMORY = Path("/dev/shm")  # files there are written fast
 
 
@@ -85,12 +104,10 @@ def in_a_process(name: str, seconds: float, ended: list[int]) -> Work:
             signal.signal(number, signal.SIG_IGN)  # until either process has a handler
         child = os.fork()
         if child == 0:
-            status = 1
             try:
-                (folder / "work").write_text(json.dumps(asdict(fuzz(name, seconds, folder, shared))))
-                status = 0
+                fuzz(name, seconds, folder, shared)
             finally:
-                os._exit(status)
+                os._exit(1)
 
         def end(number: int, frame: object) -> None:
             ended.append(number)
@@ -111,7 +128,8 @@ def in_a_process(name: str, seconds: float, ended: list[int]) -> Work:
         return work
 
 
-def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> Work:
+def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> NoReturn:
+    """Run a fuzzer in this process, which then ends; what was done is in the file `work`."""
     ended: list[int] = []
     for ending in ENDING:
         signal.signal(ending, lambda number, frame: ended.append(number))
@@ -119,27 +137,31 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> Work:
     logging.disable(logging.WARNING)  # of files that are read with a remark
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     targets = [build(target, folder) for target in FUZZERS[name]]
-    for target in targets:
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    for number, target in enumerate(targets):
         for seed in target.seeds:
             failure(target, seed)  # compiles kernels and imports modules
-    work, random = Work(), Random(time.time_ns())
-    begin, first, peak = time.process_time(), _peak(), _peak()
-    started = begin
-    while started - begin < seconds and not ended:
-        number = random.randrange(len(targets))
-        target = targets[number]
-        data = target.mutate(random.choice(target.seeds), random)[:LARGEST]
+            (corpus / str(len(list(corpus.iterdir())))).write_bytes(bytes([number]) + seed)
+    work = Work()
+    begin, first = time.process_time(), _peak()
+    peak = first
+
+    def run(data: bytes) -> int:
+        """Load an input; its first byte is the number of its target."""
+        nonlocal peak
+        if ended or work.seconds >= seconds:
+            work.megabytes = _peak() - first
+            (folder / "work").write_text(json.dumps(asdict(work)))
+            os._exit(0)
+        if not data or data[0] >= len(targets):
+            return -1  # not to be changed further
+        number, data = data[0], data[1:]
         shared[4096 : 4096 + len(data)] = data
         numbers = (len(data), work.inputs, int(work.seconds * 1e3), number)
         shared[:32] = b"".join(n.to_bytes(8, "little") for n in numbers)
         signal.setitimer(signal.ITIMER_PROF, HANG)  # its signal ends the process
-        before = time.process_time()
-        reason = failure(target, data)
-        took = time.process_time() - before
-        if took > SLOW:  # a kernel that is compiled for it, once in an installation, is not its fault
-            before = time.process_time()
-            failure(target, data)
-            took = min(took, time.process_time() - before)
+        reason, took = _measured(targets[number], data)
         work.inputs, work.slowest = work.inputs + 1, max(work.slowest, took)
         if reason is None and took > SECONDS:
             reason = f"it took {took:.1f} s"
@@ -150,10 +172,33 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> Work:
             work.findings += 1
             store(FUZZERS[name][number], data, reason)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        started = time.process_time()
-        work.seconds = started - begin
-    work.megabytes = _peak() - first
-    return work
+        work.seconds = time.process_time() - begin
+        return 0
+
+    def mutate(data: bytes, max_size: int, seed: int) -> bytes:
+        random = Random(seed)
+        if 0 < len(data) <= CHANGED and data[0] < len(targets) and random.random() >= FRESH:
+            number, data = data[0], data[1:]
+        else:
+            number = random.randrange(len(targets))
+            data = random.choice(targets[number].seeds)
+        return (bytes([number]) + targets[number].mutate(data, random))[:max_size]
+
+    atheris.Setup([name, *ENGINE, str(corpus)], run, custom_mutator=mutate)
+    atheris.Fuzz()
+    raise AssertionError("libFuzzer ends the process")
+
+
+def _measured(target: Target, data: bytes) -> tuple[str | None, float]:
+    """Load an input; return what is wrong, and the seconds of the processor."""
+    before = time.process_time()
+    reason = failure(target, data)
+    took = time.process_time() - before
+    if took > SLOW:  # a kernel that is compiled for it, once in an installation, is not its fault
+        before = time.process_time()
+        failure(target, data)
+        took = min(took, time.process_time() - before)
+    return reason, took
 
 
 def store(target: str, data: bytes, reason: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from zlib import crc32
 
 PNG = b"\x89PNG\r\n\x1a\n"
+SMALL = 20_000  # bytes
 NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 62)
 VALUES: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 7, 1e-320, 1e308, float("nan"), float("inf"), 10**30, -(10**4000), 2.5),
@@ -51,9 +52,9 @@ def mutate_bytes(data: bytes, random: Random) -> bytes:
 
 def mutate_tensors(data: bytes, random: Random) -> bytes:
     """Change the header of a safetensors file and its length with it; or the bytes of the file."""
-    if random.random() < 0.4:
-        return mutate_bytes(data, random)
     end = 8 + int.from_bytes(data[:8], "little")
+    if random.random() < 0.4 or end > len(data):
+        return mutate_bytes(data, random)
     header = mutate_json(data[8:end], random)
     return len(header).to_bytes(8, "little") + header + data[end:]
 
@@ -78,12 +79,15 @@ def _with_check_sums(data: bytes) -> bytes:
 
 def mutate_json(data: bytes, random: Random) -> bytes:
     """Change the values of a JSON text; sometimes its bytes."""
-    if random.random() < 0.2:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):  # it was changed before
+        value = None
+    if value is None or random.random() < 0.2:
         return mutate_bytes(data, random)
-    value = json.loads(data)
     for number in range(random.randint(1, 3)):
-        # Only once, because copies of copies would fill the memory.
-        value = _changed(value, random, copies=(1,) if number else (1, 100, 3000))
+        # Many copies only once and of little, because copies of copies would fill the memory.
+        value = _changed(value, random, copies=(1,) if number or len(data) > SMALL else (1, 100, 3000))
     return json.dumps(value).encode()
 
 
