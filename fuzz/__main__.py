@@ -42,17 +42,10 @@ HANG = 60.0  # seconds after which an input is given up
 LARGEST = 4 << 20  # bytes of an input
 CHANGED = 100_000  # bytes of an input that is changed further
 FRESH = 0.3  # of the inputs are changed seeds
-ENGINE = (  # options of libFuzzer: the process ends by a signal, or by its own clock
-    *(f"-handle_{name}=0" for name in ("abrt", "bus", "fpe", "ill", "int", "segv", "term", "usr1", "usr2", "xfsz")),
-    *(
-        "-timeout=1000000",
-        "-rss_limit_mb=0",
-        "-malloc_limit_mb=0",
-        "-cross_over=0",
-        "-verbosity=0",
-        f"-max_len={LARGEST}",
-    ),
-)
+# Of libFuzzer: a crash ends the process, and time and memory are measured here.
+SIGNALS = ("abrt", "bus", "fpe", "ill", "int", "segv", "term", "usr1", "usr2", "xfsz")
+OPTIONS = "-timeout=1000000 -rss_limit_mb=0 -malloc_limit_mb=0 -cross_over=0 -verbosity=0".split()
+OPTIONS += [f"-max_len={LARGEST}", *(f"-handle_{name}=0" for name in SIGNALS)]
 IN_MEMORY = Path("/dev/shm")  # files there are written fast
 
 
@@ -139,10 +132,10 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> NoReturn
     targets = [build(target, folder) for target in FUZZERS[name]]
     corpus = folder / "corpus"
     corpus.mkdir()
-    for number, target in enumerate(targets):
-        for seed in target.seeds:
-            failure(target, seed)  # compiles kernels and imports modules
-            (corpus / str(len(list(corpus.iterdir())))).write_bytes(bytes([number]) + seed)
+    seeds = [(number, seed) for number, target in enumerate(targets) for seed in target.seeds]
+    for index, (number, seed) in enumerate(seeds):
+        failure(targets[number], seed)  # compiles kernels and imports modules
+        (corpus / str(index)).write_bytes(bytes([number]) + seed)
     work = Work()
     begin, first = time.process_time(), _peak()
     peak = first
@@ -184,7 +177,7 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> NoReturn
             data = random.choice(targets[number].seeds)
         return (bytes([number]) + targets[number].mutate(data, random))[:max_size]
 
-    atheris.Setup([name, *ENGINE, str(corpus)], run, custom_mutator=mutate)
+    atheris.Setup([name, *OPTIONS, str(corpus)], run, custom_mutator=mutate)
     atheris.Fuzz()
     raise AssertionError("libFuzzer ends the process")
 
