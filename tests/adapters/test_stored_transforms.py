@@ -140,6 +140,15 @@ def test_a_file_cannot_name_other_code(kind, transform):
         apac.Deformation.from_json(payload)
 
 
+@pytest.mark.parametrize("part", ["before", "transform", "after"])
+@pytest.mark.parametrize("value", [[1, 2], 3, "x", {"tuple": []}, {"dtype": "float32"}])
+def test_values_that_are_not_transforms_are_refused(part, value):
+    _ = apac.from_kornia  # imports its module
+    payload = {"kind": "from_kornia", "before": None, "transform": pad_to(9), "after": None, part: value}
+    with pytest.raises(apac.InputError, match="does not describe a transform; train the run again"):
+        apac.Deformation.from_json(payload)
+
+
 @pytest.mark.parametrize(
     ("transform", "sentence"),
     [

@@ -29,7 +29,7 @@ from apac.deform.parameters import prepare
 from apac.errors import InputError
 from apac.randomness import generator as make_generator
 from apac.randomness import seeding
-from apac.validation import validate_strength
+from apac.validation import quoted, validate_strength
 
 # Images to try a transform on before those of the caller are known: pipelines accept different sizes.
 TRIED_SHAPES = ((3, 32, 32), (1, 28, 28), (3, 256, 256))
@@ -221,11 +221,15 @@ class SeededTransform(Deformation):
 
     @classmethod
     def _from_payload(cls, payload: dict[str, Any]) -> SeededTransform:
-        parts = {
-            name: None if payload[name] is None else cls.transform_type.rebuild(limited(payload[name]))
-            for name in ("before", "transform", "after")
-        }
-        return cls(**parts)  # type: ignore[arg-type]
+        before, after = (None if payload[name] is None else cls._rebuilt(payload[name]) for name in ("before", "after"))
+        return cls(before=before, transform=cls._rebuilt(payload["transform"]), after=after)
+
+    @classmethod
+    def _rebuilt(cls, payload: Any) -> ImageTransform:
+        rebuilt = cls.transform_type.rebuild(limited(payload))
+        if not callable(rebuilt.transform):
+            raise InputError(f"{quoted(payload)} does not describe a transform; train the run again.")
+        return rebuilt
 
     def __eq__(self, other: object) -> bool:
         if self is other:
