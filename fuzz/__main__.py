@@ -45,7 +45,7 @@ FRESH = 0.3  # of the inputs are changed seeds
 # Of libFuzzer: a crash ends the process, and time and memory are measured here.
 SIGNALS = ("abrt", "bus", "fpe", "ill", "int", "segv", "term", "usr1", "usr2", "xfsz")
 OPTIONS = ["-timeout=1000000", "-rss_limit_mb=0", "-malloc_limit_mb=0", "-cross_over=0", "-verbosity=0"]
-OPTIONS += [f"-max_len={LARGEST}", *(f"-handle_{name}=0" for name in SIGNALS)]
+OPTIONS += ["-report_slow_units=1000000", f"-max_len={LARGEST}", *(f"-handle_{name}=0" for name in SIGNALS)]
 IN_MEMORY = Path("/dev/shm")  # files there are written fast
 
 
