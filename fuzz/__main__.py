@@ -46,6 +46,7 @@ FRESH = 0.3  # of the inputs are changed seeds
 SIGNALS = ("abrt", "bus", "fpe", "ill", "int", "segv", "term", "usr1", "usr2", "xfsz")
 OPTIONS = ["-timeout=1000000", "-rss_limit_mb=0", "-malloc_limit_mb=0", "-cross_over=0", "-verbosity=0"]
 OPTIONS += ["-report_slow_units=1000000", f"-max_len={LARGEST}", *(f"-handle_{name}=0" for name in SIGNALS)]
+PEAK, RESET = Path("/proc/self/clear_refs"), "5"  # of Linux
 IN_MEMORY = Path("/dev/shm")  # files there are written fast
 
 
@@ -57,12 +58,12 @@ class Work:
     inputs: int = 0
     findings: int = 0
     slowest: float = 0.0
-    megabytes: int = 0  # by which the peak memory grew
+    megabytes: int = 0  # of the input that took most
 
     def __str__(self) -> str:
         return (
             f"{self.inputs:,} inputs in {self.seconds:,.0f} s, {self.findings} findings, the slowest "
-            f"{self.slowest:.2f} s, peak memory + {self.megabytes} MB"
+            f"{self.slowest:.2f} s, the largest {self.megabytes} MB"
         )
 
 
@@ -137,14 +138,11 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> NoReturn
         failure(targets[number], seed)  # compiles kernels and imports modules
         (corpus / str(index)).write_bytes(bytes([number]) + seed)
     work = Work()
-    begin, first = time.process_time(), _peak()
-    peak = first
+    begin = time.process_time()
 
     def run(data: bytes) -> int:
         """Load an input; its first byte is the number of its target."""
-        nonlocal peak
         if ended or work.seconds >= seconds:
-            work.megabytes = _peak() - first
             (folder / "work").write_text(json.dumps(asdict(work)))
             os._exit(0)
         if not data or data[0] >= len(targets):
@@ -154,13 +152,16 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> NoReturn
         numbers = (len(data), work.inputs, int(work.seconds * 1e3), number)
         shared[:32] = b"".join(n.to_bytes(8, "little") for n in numbers)
         signal.setitimer(signal.ITIMER_PROF, HANG)  # its signal ends the process
+        PEAK.write_text(RESET)  # of the memory, which changing the inputs takes, too
+        before = _peak()
         reason, took = _measured(targets[number], data)
-        work.inputs, work.slowest = work.inputs + 1, max(work.slowest, took)
+        megabytes = _peak() - before
+        work.inputs += 1
+        work.slowest, work.megabytes = max(work.slowest, took), max(work.megabytes, megabytes)
         if reason is None and took > SECONDS:
             reason = f"it took {took:.1f} s"
-        if reason is None and _peak() > peak + MEMORY:
-            reason = f"it took {_peak() - peak} MB"
-            peak = _peak()
+        if reason is None and megabytes > MEMORY:
+            reason = f"it took {megabytes} MB"
         if reason is not None:
             work.findings += 1
             store(FUZZERS[name][number], data, reason)
