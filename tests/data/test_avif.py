@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
+from apac.data.av1 import frame_pixels
 from apac.data.avif import CodedPixels, coded_pixels
 from apac.data.image_file import read_image
 from apac.errors import InputError
@@ -59,6 +60,68 @@ def test_a_file_with_more_pixels_than_it_says_is_refused(tmp_path):
 def test_a_damaged_file_is_refused(change, reason):
     with pytest.raises(ValueError, match=reason):
         coded_pixels(change(avif()))
+
+
+def stream_of(data: bytes) -> bytes:
+    return data[data.index(b"mdat") + 4 :]
+
+
+def animation() -> bytes:
+    """Return frames with full headers, which a still picture of Pillow's does not have."""
+    file = io.BytesIO()
+    frames = [Image.new("RGB", (40, 30), color) for color in ("red", "green", "blue")]
+    frames[0].save(file, "AVIF", save_all=True, append_images=frames[1:], speed=10)
+    return stream_of(file.getvalue())
+
+
+def test_frames_with_full_headers_count():
+    assert frame_pixels(animation()) == [1200, 1200, 1200]
+
+
+def test_a_frame_with_a_size_of_its_own_is_refused():
+    stream = bytearray(animation())
+    at = stream.index(b"\x32") + 1  # a unit that is a frame, and has a size
+    at += 2 if stream[at] >= 128 else 1
+    assert stream[at] >> 2 == 0b000100  # a shown key frame without tools for screens
+    stream[at] |= 0b10
+    with pytest.raises(ValueError, match="a frame has a size of its own"):
+        frame_pixels(bytes(stream))
+
+
+def box(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I4s", 8 + len(content), kind) + content
+
+
+def grid(side: int, tile: bytes) -> bytes:
+    """Return the tables of a picture of 2 × 2 tiles, which say that it has `side` pixels a side, and the tiles."""
+    numbers = range(1, 6)
+    shape = bytes([0, 1, 1, 1]) + struct.pack(">II", side, side)
+    types = [b"grid"] + 4 * [b"av01"]
+    infos = b"".join(
+        box(b"infe", struct.pack(">IHH4sx", 2 << 24, number, 0, kind))
+        for number, kind in zip(numbers, types, strict=True)
+    )
+    places = [(8, len(shape)), *4 * [(8 + len(shape), len(tile))]]
+    items = b"".join(struct.pack(">HHHII", number, 0, 1, *place) for number, place in zip(numbers, places, strict=True))
+    tables = box(b"iinf", struct.pack(">IH", 0, 5) + infos) + box(b"iloc", struct.pack(">IHH", 0, 0x4400, 5) + items)
+    return box(b"mdat", shape + tile) + box(b"meta", bytes(4) + tables)
+
+
+def test_what_tiles_form_counts():
+    tile = stream_of(avif(size=(100, 100)))
+    assert coded_pixels(grid(200, tile)) == CodedPixels(40_000, 40_000)
+    assert coded_pixels(grid(20_000, tile)).largest == 400_000_000
+
+
+def test_too_many_items_are_refused_before_they_are_opened(tmp_path, monkeypatch):
+    data = avif()
+    at = data.index(b"meta") - 4
+    size = int.from_bytes(data[at : at + 4], "big")
+    many = box(b"meta", data[at + 8 : at + size] + box(b"free", bytes(70_000)))
+    (tmp_path / "a.avif").write_bytes(data[:at] + many + data[at + size :])
+    monkeypatch.setattr(Image, "open", None)
+    with pytest.raises(InputError, match="too many parts; save it again"):
+        read_image(tmp_path / "a.avif", (3, 32, 32))
 
 
 def test_frames_that_are_hidden_count():

@@ -7,46 +7,63 @@ The size that the container names, which Pillow reports, need not be that of the
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-UNITS = 100_000  # of a file; a picture has three or four, and more if it has layers
-PICTURE = b"av01"  # the type of an item that is a picture or a part of one: its colors, its transparency, a tile
-SEQUENCE_HEADER, FRAME_HEADER, FRAME = 1, 3, 6  # types of units ("OBU") of AV1
+from apac.data.av1 import frame_pixels
+
+META_BYTES = 64 << 10  # of the tables of items; libavif takes time by the square of their number
+PICTURE, GRID = b"av01", b"grid"  # types of items: a picture or a part of one, or how parts form one
+ONCE = (b"meta", b"iloc", b"iinf", b"idat", b"iprp", b"ipco")  # of a second one, the decoder might take the other
 
 
 @dataclass(frozen=True)
 class CodedPixels:
-    largest: int  # of a frame
+    largest: int  # of a frame, or of what the parts of a grid form
     total: int  # of all frames
 
 
 def coded_pixels(data: bytes) -> CodedPixels:
-    """Return the pixels of the frames in an AVIF file of one picture. Raises ValueError if the file is damaged."""
+    """Return the pixels of the frames in an AVIF file of one picture.
+
+    Raises ValueError if the file is damaged, or has more tables than a picture needs.
+    """
+    boxes = _boxes_by_type(memoryview(data))
+    if b"moov" in boxes:
+        raise ValueError("it is a sequence of pictures")
+    if b"meta" not in boxes:
+        raise ValueError("its headers are damaged")
+    meta = boxes[b"meta"][4:]
+    inside = _boxes_by_type(meta)
+    properties = _boxes_by_type(inside.get(b"iprp", memoryview(b""))).get(b"ipco", memoryview(b""))
+    profiles = sum(len(content) for kind, content in _boxes(properties) if kind == b"colr")
+    if len(meta) - len(inside.get(b"idat", b"")) - profiles > META_BYTES:
+        raise ValueError("it has too many parts")
     try:
-        boxes = _boxes_by_type(memoryview(data))
-        if b"moov" in boxes:
-            raise ValueError("it is a sequence of pictures")
-        inside = _boxes_by_type(boxes[b"meta"][4:])
-        sources = (memoryview(data), inside.get(b"idat", memoryview(b"")))
-        pictures = _picture_items(inside[b"iinf"])
-        left, units, largest, total = 4 * len(data), UNITS, 0, 0
-        for item in _located_items(inside[b"iloc"]):
-            if item.number not in pictures or item.method >= len(sources):
-                continue
-            content = b"".join(sources[item.method][start:][:length] for start, length in item.extents)
-            left -= len(content)
-            frame, frames = 0, 0
-            for kind, payload in _units(content):
-                units -= 1
-                if left < 0 or units < 0:
-                    raise ValueError("its pictures share bytes")
-                if kind == SEQUENCE_HEADER:
-                    frame = max(frame, _frame_pixels(payload))
-                frames += kind in (FRAME_HEADER, FRAME)
-            largest, total = max(largest, frame), total + frame * max(frames, 1)
+        items = _located_items(inside[b"iloc"])
+        return _of_items(items, _item_types(inside[b"iinf"]), (data, inside.get(b"idat", b"")))
     except (KeyError, IndexError, struct.error) as error:
         raise ValueError("its headers are damaged") from error
+
+
+def _of_items(
+    items: Iterable[_Item], types: set[tuple[int, bytes]], sources: Sequence[bytes | memoryview]
+) -> CodedPixels:
+    left, largest, total = 4 * len(sources[0]), 0, 0
+    for item in items:
+        if item.method >= len(sources) or not {(item.number, PICTURE), (item.number, GRID)} & types:
+            continue
+        source = sources[item.method]
+        left -= sum(min(length, len(source)) for _, length in item.extents)
+        if left < 0:
+            raise ValueError("its pictures share bytes")
+        content = b"".join(source[start:][:length] for start, length in item.extents)
+        if (item.number, GRID) in types:
+            width, height = struct.unpack_from(">II" if content[1] & 1 else ">HH", content, 4)
+            largest = max(largest, width * height)
+        if (item.number, PICTURE) in types:
+            frames = frame_pixels(content)
+            largest, total = max(largest, *frames, 0), total + sum(frames)
     return CodedPixels(largest, total)
 
 
@@ -56,8 +73,8 @@ def coded_pixels(data: bytes) -> CodedPixels:
 def _boxes_by_type(data: memoryview) -> dict[bytes, memoryview]:
     boxes: dict[bytes, memoryview] = {}
     for kind, content in _boxes(data):
-        if kind in boxes and kind in (b"meta", b"iloc", b"iinf", b"idat"):
-            raise ValueError("a box occurs twice")  # the decoder might take the other one
+        if kind in boxes and kind in ONCE:
+            raise ValueError("a box occurs twice")
         boxes[kind] = content
     return boxes
 
@@ -76,15 +93,14 @@ def _boxes(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
         at = max(start, end)
 
 
-def _picture_items(iinf: memoryview) -> set[int]:
-    """Return the numbers of the items that are pictures."""
-    numbers = set()
+def _item_types(iinf: memoryview) -> set[tuple[int, bytes]]:
+    """Return the numbers and types of the items."""
+    types = set()
     for kind, entry in _boxes(iinf[6 if iinf[0] == 0 else 8 :]):
         if kind == b"infe":
             number, _, item_type = struct.unpack_from(">HH4s" if entry[0] < 3 else ">IH4s", entry, 4)
-            if item_type == PICTURE:
-                numbers.add(number)
-    return numbers
+            types.add((number, item_type))
+    return types
 
 
 @dataclass(frozen=True)
@@ -129,74 +145,3 @@ class _Fields:
             raise ValueError("a table is cut")
         self.at += size
         return int.from_bytes(self.data[self.at - size : self.at], "big")
-
-
-# The units of AV1: "AV1 Bitstream & Decoding Process Specification", sections 5.3 to 5.5
-
-
-def _units(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the type and the payload of every unit; of frames, only some bytes are copied."""
-    at = 0
-    while at < len(data):
-        header = data[at]
-        at += 2 if header & 4 else 1
-        size = len(data) - at
-        if header & 2:
-            size = 0
-            for position in range(8):
-                size |= (data[at] & 127) << 7 * position
-                at += 1
-                if data[at - 1] < 128:
-                    break
-        yield header >> 3 & 15, data[at : at + min(size, 200)]
-        at += size
-
-
-def _frame_pixels(header: bytes) -> int:
-    """Return the largest size of a frame, from a sequence header."""
-    bits = _Bits(header)
-    bits.take(3)  # profile
-    bits.take(1)  # still picture
-    if bits.take(1):  # reduced header
-        bits.take(5)
-    else:
-        _skip_operating_points(bits)
-    width_bits, height_bits = bits.take(4) + 1, bits.take(4) + 1
-    return (bits.take(width_bits) + 1) * (bits.take(height_bits) + 1)
-
-
-def _skip_operating_points(bits: _Bits) -> None:
-    delay_bits = 0
-    if bits.take(1):  # timing
-        bits.take(64)
-        if bits.take(1):
-            bits.skip_variable_length()
-        if bits.take(1):  # decoder model
-            delay_bits = bits.take(5) + 1
-            bits.take(42)
-    has_delay = bits.take(1)
-    for _ in range(bits.take(5) + 1):
-        bits.take(12)
-        if bits.take(5) > 7:
-            bits.take(1)
-        if delay_bits and bits.take(1):
-            bits.take(2 * delay_bits + 1)
-        if has_delay and bits.take(1):
-            bits.take(4)
-
-
-class _Bits:
-    def __init__(self, data: bytes) -> None:
-        self.number, self.left = int.from_bytes(data, "big"), 8 * len(data)
-
-    def take(self, count: int) -> int:
-        self.left -= count
-        if self.left < 0:
-            raise ValueError("a header is cut")
-        return self.number >> self.left & ((1 << count) - 1)
-
-    def skip_variable_length(self) -> None:
-        zeros = 0
-        while not self.take(1):
-            zeros += 1
-        self.take(min(zeros, 32))

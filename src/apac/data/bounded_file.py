@@ -62,11 +62,11 @@ class BoundedFile:
     def close(self) -> None:
         self.file.close()
 
-    def content(self) -> bytes:
-        """Return the bytes of the file, which must be known to be few."""
+    def start(self, size: int = -1) -> bytes:
+        """Return the first bytes of the file; all of them must be known to be few."""
         position = self.file.tell()
         self.file.seek(0)
-        data = self.file.read()
+        data = self.file.read(size)
         self.file.seek(position)
         return data
 

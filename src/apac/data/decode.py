@@ -34,6 +34,7 @@ TRANSPOSE = {  # by EXIF orientation
     8: Image.Transpose.ROTATE_90,
 }
 TILE_WIDTH, TILE_HEIGHT, TILE_BYTES, STRIP_BYTES = 322, 323, 325, 279  # tags of TIFF
+AVIF_STARTS = (b"ftypavif", b"ftypavis", b"ftypmif1", b"ftypmsf1")  # which Pillow takes for AVIF
 IN_PYTHON = ("ppm_plain", "bmp_rle")  # decoders of Pillow
 OTHER_MODES = ("1", "P", "PA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
 
@@ -50,6 +51,8 @@ def load_picture(
     """
     bounded = BoundedFile(content, name)
     _check_bytes(name, bounded, limits.FILE_BYTES, max_pixels)
+    if bounded.start(12)[4:] in AVIF_STARTS:
+        _check_avif(name, bounded, max_pixels)
     with Image.open(bounded, formats=formats) as file:  # type: ignore[arg-type]
         _check_size(name, file, bounded, max_pixels)
         bounded.allow_pixels()
@@ -155,13 +158,9 @@ def _check_size(name: str, file: Any, content: BoundedFile, max_pixels: int | No
         if passes > limits.SCANS:
             raise InputError(f"{name} has more than {limits.SCANS} scans; save it again, as PNG.")
         _check_bytes(name, content, limits.SLOW_BYTES["JPEG"], max_pixels)
-    if file.format == "AVIF":
-        _check_bytes(name, content, limits.SLOW_BYTES["AVIF"], max_pixels)
     # MPO files of cameras contain previews after the photograph, which is the first frame.
     if getattr(file, "is_animated", False) and file.format != "MPO":
         raise InputError(f"{name} has several frames; give an image file with one frame, such as PNG.")
-    if file.format == "AVIF":
-        _check_coded(name, content, max_pixels)
 
 
 def _check_tiles(name: str, tags: Any, content: BoundedFile, max_pixels: int | None) -> None:
@@ -182,10 +181,14 @@ def _check_tiles(name: str, tags: Any, content: BoundedFile, max_pixels: int | N
         raise InputError(f"{name} names more bytes than it has; it is truncated or damaged: save it again, as PNG.")
 
 
-def _check_coded(name: str, content: BoundedFile, max_pixels: int | None) -> None:
-    """Raise InputError if an AVIF file has larger pictures than it says, or more than colors and transparency need."""
+def _check_avif(name: str, content: BoundedFile, max_pixels: int | None) -> None:
+    """Raise InputError if an AVIF file has larger pictures than it says, or more than colors and transparency need.
+
+    Opening it may take long already.
+    """
+    _check_bytes(name, content, limits.SLOW_BYTES["AVIF"], max_pixels)
     try:
-        coded = coded_pixels(content.content())
+        coded = coded_pixels(content.start())
     except ValueError as error:
         raise InputError(f"{name} cannot be read: {error}; save it again, as PNG.") from error
     copies = limits.DECODER_COPIES["AVIF"]
