@@ -28,7 +28,7 @@ from typing import NoReturn
 import atheris
 import torch
 
-with redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["apac"]):  # which names every module
+with redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["apac"]):  # it prints their names
     from fuzz.check import FOUND, failure
     from fuzz.target import Target
     from fuzz.targets import FUZZERS, build
@@ -178,7 +178,7 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> NoReturn
             data = random.choice(targets[number].seeds)
         return (bytes([number]) + targets[number].mutate(data, random))[:max_size]
 
-    atheris.Setup([name, *OPTIONS, str(corpus)], run, custom_mutator=mutate)
+    atheris.Setup([name, *OPTIONS, f"-artifact_prefix={folder}/", str(corpus)], run, custom_mutator=mutate)
     atheris.Fuzz()
     raise AssertionError("libFuzzer ends the process")
 

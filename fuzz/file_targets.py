@@ -21,7 +21,7 @@ from apac.data.mapped import open_file, write_file
 from apac.distributed.claims import Claims
 from apac.distributed.job import FILE, Job, open_job, read_job
 from apac.distributed.merge import merge_parts
-from apac.distributed.tables import Format, header_of
+from apac.distributed.tables import Format, to_bytes, unreadable_row
 from apac.evaluation.records import decision_records, records_to_csv
 from apac.inference.onnx_export import to_onnx
 from apac.randomness import generator
@@ -159,7 +159,8 @@ def small_job(folder: Path, format: Format = "csv") -> Job:
     with Claims(folder / "claims") as claims:
         job = open_job(folder / "job", claims, settings, [str(folder / "images")], part_size=2)
     for part in range(job.parts.count):
-        job.parts.write(part, header_of(job.classes))
+        rows = [unreadable_row(path, "a reason", job.classes) for path in job.files.read(part)]
+        job.parts.write(part, to_bytes(rows, job.classes, job.format))
     return job
 
 

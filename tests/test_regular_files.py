@@ -42,10 +42,10 @@ def test_a_pipe_in_a_cache_counts_as_damaged(suffix, tmp_path):
 
 @pytest.mark.parametrize("suffix", [".csv", ".sha256"])
 def test_a_pipe_in_place_of_a_part_is_refused(suffix, tmp_path):
-    parts = Parts(tmp_path, ".csv", 1, max_bytes=100)
+    parts = Parts(tmp_path, ".csv", 1, max_bytes=lambda part: 100)
     parts.write(0, b"a\n")
     (tmp_path / f"000000{suffix}").unlink()
     os.mkfifo(tmp_path / f"000000{suffix}")
-    for call in (parts.state, parts.read):
+    for call in (parts.state, parts.open):
         with pytest.raises(apac.StorageError, match="not a regular file; remove it, and it is decided again"):
             call(0)

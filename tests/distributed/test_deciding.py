@@ -186,7 +186,7 @@ def stop(self: PartQueue, part: int, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("format", ["csv", "parquet"])
-def test_merging_reads_each_part_once(images, whole, tmp_path, monkeypatch, format):
+def test_merging_opens_each_part_once(images, whole, tmp_path, monkeypatch, format):
     decide_files(file_classifier(), [str(images)], tmp_path / "d", part_size=PART, format=format)
     opened: Counter[str] = Counter()
 

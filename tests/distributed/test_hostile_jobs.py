@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -49,10 +50,33 @@ def test_a_huge_name_of_a_file_is_refused(job, tmp_path):
         next(iter(job.files))
 
 
-def test_a_parquet_file_of_many_rows_is_refused(tmp_path):
-    job = small_job(tmp_path, format="parquet")
+def test_a_job_of_few_files_in_large_parts_is_merged(job, tmp_path):
+    large = replace(job, files=replace(job.files, part_size=1_000_000))
+    assert large.parts.max_bytes(0) < 1 << 20
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_a_small_job_is_merged(format, tmp_path):
+    small_job(tmp_path, format)
+    merge_parts(tmp_path / "job", tmp_path / "merged.csv")
+    lines = (tmp_path / "merged.csv").read_text().splitlines()
+    assert [Path(line.split(",")[0]).name for line in lines] == ["image", "0.png", "1.png", "2.png"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: pyarrow.concat_tables([table] * 1000),
+        lambda table: table.rename_columns(["a", *table.column_names[1:]]),
+        lambda table: table.drop_columns(["image"]),
+        lambda table: table.set_column(0, "image", pyarrow.array(["x" * 100_000] * len(table))),
+    ],
+    ids=["rows", "names", "columns", "texts"],
+)
+def test_a_parquet_file_of_other_rows_or_columns_or_long_texts_is_refused(change, tmp_path):
+    job = small_job(tmp_path, "parquet")
     content = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(pyarrow.table({"image": pyarrow.nulls(1_000_000)}), content)
+    pyarrow.parquet.write_table(change(pyarrow.parquet.read_table(job.parts.path(0))), content)
     job.parts.write(0, content.getvalue().to_pybytes())
     with pytest.raises(apac.StorageError, match=r"000000\.parquet is damaged"):
         merge_parts(tmp_path / "job", tmp_path / "merged.csv")

@@ -266,3 +266,15 @@ def test_a_network_that_cannot_be_rebuilt_is_refused_before_its_weights_are_read
     with pytest.raises(apac.InputError, match=sentence) as caught:
         apac.load(shipped)
     assert len(str(caught.value)) < 1000
+
+
+def test_a_module_with_a_state_of_its_own_does_not_fit(shipped):
+    class Counting(nn.Module):
+        def get_extra_state(self) -> int:
+            return 1
+
+        def set_extra_state(self, state: int) -> None:
+            pass
+
+    with pytest.raises(apac.InputError, match="network=, a Counting, does not fit the weights"):
+        apac.load(shipped, Counting())

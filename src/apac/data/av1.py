@@ -120,6 +120,8 @@ def _skip_operating_points(bits: _Bits) -> int:
             zeros = 0
             while not bits.take(1):
                 zeros += 1
+            if zeros >= 32:
+                raise ValueError("a header is damaged")
             bits.take(zeros)
         if bits.take(1):  # the model of a decoder
             delay_bits = bits.take(5) + 1

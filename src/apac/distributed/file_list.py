@@ -173,14 +173,13 @@ class FileList:
         ):
             offsets.seek(8 * part)
             first, last = array("Q", offsets.read(16))
-            size = min(os.fstat(file.fileno()).st_size, first + limits.PATH_BYTES * self.part_size)
+            size = min(os.fstat(file.fileno()).st_size, first + limits.PATH_BYTES * self.files_of(part))
             if first <= last <= size:
                 file.seek(first)
                 names = file.read(last - first)
-        paths = [os.fsdecode(name) for name in names.split(SEPARATOR)[:-1]]
-        if len(paths) != self.files_of(part):
+        if names.count(SEPARATOR) != self.files_of(part):
             raise _damaged(self.folder)
-        return paths
+        return [os.fsdecode(name) for name in names.split(SEPARATOR)[:-1]]
 
     def __iter__(self) -> Iterator[str]:
         """Yield all paths. At the end they are compared with the digest."""

@@ -51,9 +51,11 @@ class Job:
 
     @property
     def parts(self) -> Parts:
-        rows = self.files.part_size * (limits.ROW_BYTES + limits.PROBABILITY_BYTES * len(self.classes))
-        max_bytes = rows + limits.COLUMN_BYTES * len(columns_of(self.classes))
-        return Parts(self.files.folder / "parts", f".{self.format}", self.files.parts, max_bytes)
+        return Parts(self.files.folder / "parts", f".{self.format}", self.files.parts, self._max_bytes)
+
+    def _max_bytes(self, part: int) -> int:
+        row = limits.ROW_BYTES + limits.PROBABILITY_BYTES * len(self.classes)
+        return row * self.files.files_of(part) + limits.COLUMN_BYTES * len(columns_of(self.classes))
 
     def check_settings(self, settings: Mapping[str, Any], sources: Sequence[str], part_size: int | None) -> None:
         """Raise InputError, which names the first difference, if other settings than these determine the result."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from apac import limits
 from apac.distributed.job import REMEDY, Job, read_job
-from apac.distributed.tables import csv_rows, header_of
+from apac.distributed.tables import copy_rows, header_of
 from apac.errors import InputError, StorageError
 from apac.runs.storage import write_atomically
 from apac.validation import shortened
@@ -27,11 +27,12 @@ def merge_parts(folder: Path, csv: Path) -> Job:
         with temporary.open("wb") as file:
             file.write(header_of(job.classes))
             for part in range(job.parts.count):
-                content = job.parts.read(part)
+                content = job.parts.open(part)
                 if content is None:
                     raise _incomplete(folder, job)
                 try:
-                    file.write(csv_rows(content, job.classes, job.format, job.files.files_of(part)))
+                    with content:
+                        copy_rows(content, file, job.classes, job.format, job.files.files_of(part))
                 except InputError:
                     raise
                 except Exception as error:  # pyarrow raises many kinds of exceptions for damaged files

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +32,7 @@ class Parts:
     folder: Path
     suffix: str  # ".csv" or ".parquet"
     count: int
-    max_bytes: int  # of a part
+    max_bytes: Callable[[int], int]  # of a part
 
     def path(self, part: int) -> Path:
         return self.folder / f"{part:06}{self.suffix}"
@@ -59,29 +60,31 @@ class Parts:
 
     def state(self, part: int) -> State:
         """Return whether a part is stored, with the content that its digest tells."""
+        file = self.open(part)
+        if file is None:
+            return "damaged" if self.is_complete(part) else "missing"
+        file.close()
+        return "complete"
+
+    def open(self, part: int) -> BufferedReader | None:
+        """Open a part, or return None if it is missing or damaged."""
         try:
             expected = self._expected(part)
-            with open_regular(self.path(part)) as file:
-                intact = os.fstat(file.fileno()).st_size <= self.max_bytes and (
-                    self._line(part, hashlib.file_digest(file, "sha256").hexdigest()) == expected
-                )
-        except FileNotFoundError:
-            return "damaged" if self.is_complete(part) else "missing"
-        except OSError as error:
-            raise self._unreadable(part, error) from error
-        return "complete" if intact else "damaged"
-
-    def read(self, part: int) -> bytes | None:
-        """Return the content of a part, or None if it is missing or damaged."""
-        try:
-            with open_regular(self.path(part)) as file:
-                content = file.read(self.max_bytes)  # a longer one has another digest
-            line = self._line(part, hashlib.sha256(content).hexdigest())
-            return content if line == self._expected(part) else None
+            file = open_regular(self.path(part))
         except FileNotFoundError:
             return None
         except OSError as error:
             raise self._unreadable(part, error) from error
+        try:
+            fits = os.fstat(file.fileno()).st_size <= self.max_bytes(part)
+            if fits and self._line(part, hashlib.file_digest(file, "sha256").hexdigest()) == expected:
+                file.seek(0)
+                return file
+        except OSError as error:
+            file.close()
+            raise self._unreadable(part, error) from error
+        file.close()
+        return None
 
     def discard_damaged(self) -> Iterator[int]:
         """Yield the parts that are damaged, after they were removed, so that they are decided again."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
+from apac import limits
 from apac.errors import require
 from apac.evaluation.records import COLUMNS, class_columns, class_probabilities, to_csv
 
@@ -50,10 +52,11 @@ def to_bytes(rows: Sequence[Row], classes: Sequence[str], format: Format) -> byt
     return content.getvalue()
 
 
-def csv_rows(content: bytes, classes: Sequence[str], format: Format, count: int) -> bytes:
-    """Return the content of a part of `count` rows as CSV without its header."""
-    lines = content if format == "csv" else _parquet_to_csv(content, classes, count)
-    return lines[len(header_of(classes)) :]
+def copy_rows(content: BinaryIO, file: BinaryIO, classes: Sequence[str], format: Format, count: int) -> None:
+    """Write the `count` rows of a part as CSV without its header."""
+    lines = content if format == "csv" else io.BytesIO(_parquet_to_csv(content, classes, count))
+    lines.seek(len(header_of(classes)))
+    shutil.copyfileobj(lines, file)
 
 
 def header_of(classes: Sequence[str]) -> bytes:
@@ -61,11 +64,23 @@ def header_of(classes: Sequence[str]) -> bytes:
     return to_csv(columns_of(classes), ()).encode(errors="surrogateescape")
 
 
-def _parquet_to_csv(content: bytes, classes: Sequence[str], count: int) -> bytes:
-    file = require("pyarrow.parquet", extra="parquet").ParquetFile(io.BytesIO(content))
-    if file.metadata.num_rows != count:  # equal values take hardly any space, so that a small file may have many rows
+def _parquet_to_csv(content: BinaryIO, classes: Sequence[str], count: int) -> bytes:
+    """Return a Parquet file as CSV. Raises ValueError if it has other rows or columns, or texts that are too long.
+
+    Equal values take hardly any space, so that a small file may have many rows, or long texts in every row.
+    """
+    parquet, compute = require("pyarrow.parquet", extra="parquet"), require("pyarrow.compute", extra="parquet")
+    file = parquet.ParquetFile(content, read_dictionary=list(TEXTS))
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    if not file.metadata.num_rows == sum(group.num_rows for group in groups) == count:
         raise ValueError("the number of rows is wrong")
+    if file.schema_arrow.names != columns_of(classes):
+        raise ValueError("the columns are wrong")
     table = file.read()
+    for name in TEXTS:
+        for chunk in table.column(name).chunks:
+            if (compute.max(compute.binary_length(chunk.dictionary)).as_py() or 0) > limits.ROW_BYTES:
+                raise ValueError("a text is too long")
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
     return to_csv(columns_of(classes), rows).encode(errors="surrogateescape")
 

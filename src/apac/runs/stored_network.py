@@ -97,7 +97,10 @@ def _expected(network: nn.Module | str, image_shape: tuple[int, int, int], class
         module = None if is_import_path(network) else models.without_memory(network, image_shape, classes)
     if module is None or any(is_lazy(parameter) for parameter in (*module.parameters(), *module.buffers())):
         return None
-    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    state = module.state_dict()
+    if not all(isinstance(value, Tensor) for value in state.values()):  # which no file of tensors has
+        return None
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
 def _without_memory(name: str, image_shape: tuple[int, int, int], classes: int) -> nn.Module | None:
