@@ -122,6 +122,25 @@ def test_the_owner_touches_its_claims(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a folder that not even root can write to")
+def test_the_folder_may_vanish_while_it_is_created(tmp_path, monkeypatch):
+    mkdir, removed = os.mkdir, []
+
+    def racing(path: Path, mode: int = 0o777) -> None:
+        try:
+            mkdir(path, mode)
+        except FileExistsError:
+            Path(path).rmdir()  # as the last process does that releases its claims
+            removed.append(path)
+            raise
+
+    (tmp_path / "claims").mkdir()
+    monkeypatch.setattr(os, "mkdir", racing)
+    with Claims(tmp_path / "claims") as claims:
+        (tmp_path / "claims").rmdir()
+        assert claims.take("7")
+    assert len(removed) == 1
+
+
 def test_a_folder_that_cannot_be_written_is_refused_in_one_sentence():
     with (
         pytest.raises(apac.StorageError, match="could not write to /sys/apac/claims: "),

@@ -25,6 +25,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 HEARTBEAT = 5.0  # seconds between two touches
+ATTEMPTS = 20  # to create a file in a folder that other processes create and remove
 EXPIRY = 60.0  # seconds without a change; file systems of a network show a change after up to a few seconds
 
 
@@ -46,7 +47,7 @@ class Claims:
 
     def __enter__(self) -> Self:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            _make_folder(self._folder)
         except OSError as error:
             raise _not_writable(self._folder, error) from error
         self._thread.start()
@@ -136,12 +137,25 @@ class Claims:
                         os.utime(file)
 
 
+def _make_folder(folder: Path) -> None:
+    """Create a folder, unless it exists. Another process may remove it at any moment, even while `mkdir` looks."""
+    for attempts_left in reversed(range(ATTEMPTS)):
+        try:
+            return folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, FileNotFoundError):
+            if not attempts_left:
+                raise
+
+
 def _create(path: Path) -> int:
-    try:
-        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-    except FileNotFoundError:  # the last process that released its claims removed the folder
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+    for attempts_left in reversed(range(ATTEMPTS)):
+        try:
+            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+            break
+        except FileNotFoundError:  # the last process that released its claims removed the folder
+            if not attempts_left:
+                raise
+            _make_folder(path.parent)
     # Locked before the machine is named: a claim that names it and is not locked belongs to a dead process.
     if _try_lock(file):
         os.write(file, f"{machine()}\nprocess {os.getpid()}\n".encode())
