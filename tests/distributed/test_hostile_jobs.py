@@ -50,7 +50,7 @@ def test_a_huge_name_of_a_file_is_refused(job, tmp_path):
         next(iter(job.files))
 
 
-def test_a_job_of_few_files_in_large_parts_is_merged(job, tmp_path):
+def test_the_bytes_of_a_part_are_bounded_by_its_files_not_by_the_part_size(job):
     large = replace(job, files=replace(job.files, part_size=1_000_000))
     assert large.parts.max_bytes(0) < 1 << 20
 

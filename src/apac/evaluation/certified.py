@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apac import limits
 from apac.classify.classifier import Classifier
 from apac.classify.decision import TENSORS, Decision
 from apac.classify.rules.certified import Certified
@@ -23,8 +22,9 @@ from apac.distributed.ranks.group import Group
 from apac.errors import InputError
 from apac.evaluation.labels import validate_classes, validate_labels
 from apac.evaluation.records import to_csv
+from apac.evaluation.score_cache import check_shapes
 from apac.progress import Progress, no_progress
-from apac.runs.storage import Shapes, read_tensors, write_tensors
+from apac.runs.storage import read_tensors, write_tensors
 
 # The tensors of a decision: those with a number for each class, and those of integers
 BY_CLASS = ("log_scores", "mean_probabilities", "standard_errors")
@@ -156,7 +156,7 @@ def _store(cache: Path | None, decision: Decision, seconds: float) -> float:
 def _load(cache: Path, classifier: Classifier, images: int) -> tuple[Decision, float]:
     """Return the decision of a file. Raises one of several errors if it is not one of this number of images."""
     tensors: dict[str, Any]
-    tensors, metadata = read_tensors(cache, "", partial(_check_shapes, images))
+    tensors, metadata = read_tensors(cache, "", partial(check_shapes, images))
     stopped = tuple(metadata["stopped"].split())
     classes = tensors["log_scores"].shape[-1]
     for name, tensor in tensors.items():
@@ -169,12 +169,6 @@ def _load(cache: Path, classifier: Classifier, images: int) -> tuple[Decision, f
         raise ValueError("the decision is damaged")
     decision = Decision(**tensors, stopped=stopped, combine=classifier.combine, temperature=classifier.temperature)
     return decision, float(metadata["seconds"])
-
-
-def _check_shapes(images: int, shapes: Shapes) -> None:
-    """Raise ValueError if the tensors of a file are larger than a decision of the images, before they are read."""
-    if any(shape[:1] != (images,) or math.prod(shape[1:]) > limits.CLASSES for shape in shapes.values()):
-        raise ValueError("the decision is damaged")
 
 
 def compare(decision: Decision, scores: Scores, labels: Tensor, seconds: float) -> Agreement:

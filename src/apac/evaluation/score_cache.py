@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from math import prod
@@ -27,6 +28,12 @@ FORMAT = 2  # increment when the passes of the same key change
 SAVE_EVERY = 1_000_000  # passes, summed over images; an interruption loses at most this many
 UNIT = 16  # passes whose sum one rank computes
 SUMS = ("log_sum", "log_squares", "probability_sum", "probability_squares")
+
+
+def check_shapes(images: int, shapes: Shapes) -> None:
+    """Raise ValueError if the tensors of a file are not those of so many images, before they are read."""
+    if any(shape[:1] != (images,) or prod(shape[1:]) > limits.CLASSES for shape in shapes.values()):
+        raise ValueError("the tensors are damaged")
 
 
 class ScoreCache:
@@ -93,7 +100,7 @@ class ScoreCache:
         scores, seconds = self.scores, self.seconds
         for path in self.folder.glob(f"{self._key}-*.safetensors"):
             with suppress(InputError, OSError, KeyError, ValueError):  # recompute if the file is damaged
-                tensors, metadata = read_tensors(path, "", self._check_shapes)
+                tensors, metadata = read_tensors(path, "", partial(check_shapes, len(self.images)))
                 if (0 if scores is None else scores.passes) < int(metadata["passes"]) <= passes:
                     scores = Scores(int(metadata["passes"]), *self._sums(tensors))
                     seconds = float(metadata["seconds"])
@@ -109,11 +116,6 @@ class ScoreCache:
             self._save(passes)
         with suppress(OSError):
             self._partial_file(passes).unlink()
-
-    def _check_shapes(self, shapes: Shapes) -> None:
-        """Raise ValueError if the tensors of a file are larger than sums of the images, before they are read."""
-        if any(shape[:1] != (len(self.images),) or prod(shape[1:]) > limits.CLASSES for shape in shapes.values()):
-            raise ValueError("the sums are damaged")
 
     def _sums(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Return the sums of a file. Raises KeyError or ValueError if they are not those of the images."""
