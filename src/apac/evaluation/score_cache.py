@@ -31,7 +31,7 @@ SUMS = ("log_sum", "log_squares", "probability_sum", "probability_squares")
 
 
 def check_shapes(images: int, shapes: Shapes) -> None:
-    """Raise ValueError if the tensors of a file are not those of so many images, before they are read."""
+    """Raise ValueError if the tensors of a file do not match the number of images, before they are read."""
     if any(shape[:1] != (images,) or prod(shape[1:]) > limits.CLASSES for shape in shapes.values()):
         raise ValueError("the tensors are damaged")
 
