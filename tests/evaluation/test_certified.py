@@ -185,7 +185,9 @@ def test_a_cached_decision_is_reused_and_a_damaged_one_is_recomputed(tmp_path):
     first = evaluate_certified(classifier, images, labels, cache=file)
 
     def fail(images: Tensor) -> Tensor:
-        raise AssertionError("computed again")
+        if images.any():
+            raise AssertionError("computed again")
+        return torch.zeros(len(images), 3)  # a blank image tells the number of classes
 
     again = evaluate_certified(replace(classifier, network=fail), images, labels, cache=file)
     assert again.to_json() == first.to_json()

@@ -128,7 +128,7 @@ def evaluate_certified(
 def _decide(classifier: Classifier, images: Tensor, cache: Path | None, progress: Progress) -> tuple[Decision, float]:
     """Return the decisions and their computing time in seconds, from the cache if possible."""
     group = Group.current()
-    stored = group.on_first(lambda: _stored(cache, classifier, len(images)))
+    stored = group.on_first(lambda: _stored(cache, classifier, images))
     if stored is not None:
         return stored
     started = time.monotonic()
@@ -137,7 +137,7 @@ def _decide(classifier: Classifier, images: Tensor, cache: Path | None, progress
     return decision, group.on_first(lambda: _store(cache, decision, seconds))
 
 
-def _stored(cache: Path | None, classifier: Classifier, images: int) -> tuple[Decision, float] | None:
+def _stored(cache: Path | None, classifier: Classifier, images: Tensor) -> tuple[Decision, float] | None:
     """Return the decision of a file; None if there is none, or if it is damaged."""
     if cache is not None and cache.exists():
         with suppress(InputError, OSError, LookupError, TypeError, ValueError):
@@ -153,19 +153,19 @@ def _store(cache: Path | None, decision: Decision, seconds: float) -> float:
     return seconds
 
 
-def _load(cache: Path, classifier: Classifier, images: int) -> tuple[Decision, float]:
-    """Return the decision of a file. Raises one of several errors if it is not one of this number of images."""
+def _load(cache: Path, classifier: Classifier, images: Tensor) -> tuple[Decision, float]:
+    """Return the decision of a file. Raises one of several errors if it is not one of these images."""
     tensors: dict[str, Any]
-    tensors, metadata = read_tensors(cache, "", partial(check_shapes, images))
+    tensors, metadata = read_tensors(cache, "", partial(check_shapes, classifier, images))
     stopped = tuple(metadata["stopped"].split())
     classes = tensors["log_scores"].shape[-1]
     for name, tensor in tensors.items():
-        shape = (images, classes) if name in BY_CLASS else (images,)
+        shape = (len(images), classes) if name in BY_CLASS else (len(images),)
         dtype = torch.int64 if name in INTEGERS else torch.float64
         in_range = name not in ("labels", "runners_up") or bool(((tensor >= -1) & (tensor < classes)).all())
         if tensor.shape != shape or tensor.dtype != dtype or not in_range:
             raise ValueError("the decision is damaged")
-    if len(stopped) != images or not set(stopped) <= REASONS:
+    if len(stopped) != len(images) or not set(stopped) <= REASONS:
         raise ValueError("the decision is damaged")
     decision = Decision(**tensors, stopped=stopped, combine=classifier.combine, temperature=classifier.temperature)
     return decision, float(metadata["seconds"])

@@ -9,18 +9,16 @@ from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
-from math import prod
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from apac import limits
 from apac.classify.classifier import Classifier
 from apac.classify.rules.exhaustive import Exhaustive
 from apac.classify.scores import Scores
 from apac.distributed.ranks.group import Group
-from apac.errors import InputError, StorageError
+from apac.errors import InputError
 from apac.progress import Progress, no_progress, part_of
 from apac.runs.storage import Shapes, read_tensors, write_tensors
 
@@ -30,9 +28,10 @@ UNIT = 16  # passes whose sum one rank computes
 SUMS = ("log_sum", "log_squares", "probability_sum", "probability_squares")
 
 
-def check_shapes(images: int, shapes: Shapes) -> None:
-    """Raise ValueError if the tensors of a file do not match the number of images, before they are read."""
-    if any(shape[:1] != (images,) or prod(shape[1:]) > limits.CLASSES for shape in shapes.values()):
+def check_shapes(classifier: Classifier, images: Tensor, shapes: Shapes) -> None:
+    """Raise ValueError if the tensors of a file do not match images and classes, before they are read."""
+    classes = classifier.plain(images[:0]).shape[1]
+    if any(shape not in ((len(images),), (len(images), classes)) for shape in shapes.values()):
         raise ValueError("the tensors are damaged")
 
 
@@ -85,8 +84,6 @@ class ScoreCache:
         for scores in self.group.gather(summed):
             if scores is None:
                 continue
-            if self.scores is not None and self.scores.log_sum.shape != scores.log_sum.shape:
-                raise StorageError(f"the scores in {self.folder} are damaged; remove that folder.")
             self.scores = scores if self.scores is None else self.scores.merge(scores)
         self.seconds += time.monotonic() - started
 
@@ -100,7 +97,7 @@ class ScoreCache:
         scores, seconds = self.scores, self.seconds
         for path in self.folder.glob(f"{self._key}-*.safetensors"):
             with suppress(InputError, OSError, KeyError, ValueError):  # recompute if the file is damaged
-                tensors, metadata = read_tensors(path, "", partial(check_shapes, len(self.images)))
+                tensors, metadata = read_tensors(path, "", partial(check_shapes, self.classifier, self.images))
                 if (0 if scores is None else scores.passes) < int(metadata["passes"]) <= passes:
                     scores = Scores(int(metadata["passes"]), *self._sums(tensors))
                     seconds = float(metadata["seconds"])
@@ -120,10 +117,7 @@ class ScoreCache:
     def _sums(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Return the sums of a file. Raises KeyError or ValueError if they are not those of the images."""
         sums = [tensors[name] for name in SUMS]
-        shape: tuple[int, ...] = (len(self.images), sums[0].shape[-1] if sums[0].ndim else 0)
-        if self.scores is not None:
-            shape = tuple(self.scores.log_sum.shape)
-        if any(tuple(part.shape) != shape or part.dtype != torch.float64 for part in sums):
+        if any(part.ndim != 2 or part.dtype != torch.float64 for part in sums):
             raise ValueError("the sums are damaged")
         if sums[0].numel() and bool(sums[0].isnan().all()):  # some images may be NaN, for which the network fails
             raise ValueError("the sums are not numbers")
