@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.nn import Flatten
 
 
 def linear(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     channels, height, width = image_shape
-    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, classes))
+    return nn.Sequential(Flatten(), nn.Linear(channels * height * width, classes))
 
 
 def nothing(image_shape: tuple[int, int, int], classes: int) -> None:

@@ -21,11 +21,17 @@ PYTHON_PIXELS = 500_000  # that Pillow decodes in Python: of a PNM file as text,
 AVIF_LAYERS = 4  # times the allowed pixels, in all: colors and transparency, each perhaps with a preview
 SCANS = 32  # of a progressive JPEG file, each of which is a pass over the picture; cameras and editors write 10
 
+# Data sets that are downloaded
+
+DOWNLOAD_BYTES = 256 << 20  # of a file; CIFAR-10 has 170 MB
+DATA_FILE_BYTES = 64 << 20  # of a file in an archive, decompressed; the training images of MNIST have 47 MB
+
 # Runs and other JSON
 
 JSON_BYTES = 16 << 20  # a run of the paper's 15,000 epochs has 3 MB
 JSON_VALUES = 500_000  # numbers, strings, lists and objects; each takes up to 250 bytes, and 3 microseconds
 JSON_DEPTH = 64  # deeper than any composition of deformations and transforms, far from Python's recursion limit
+IMAGE_JSON_BYTES, IMAGE_JSON_VALUES = 256, 3  # more for each image of a cache: a label, a digest, whether it was read
 TENSOR_HEADER_BYTES = 8 << 20  # of a safetensors file, which has the history of a training in a checkpoint
 TENSORS = 20_000  # of such a file, each read in 40 microseconds; a checkpoint has four of each parameter
 CLASSES = 100_000  # four times ImageNet-21k

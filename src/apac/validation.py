@@ -150,13 +150,17 @@ def _is_printable(text: str) -> bool:
     return text.isprintable() or not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
 
 
-def parse_json(content: bytes | str) -> Any:
-    """Return the value of a JSON text. Raises ValueError if it is not valid, too large or too deep."""
+def parse_json(content: bytes | str, *, images: int = 0) -> Any:
+    """Return the value of a JSON text. Raises ValueError if it is not valid, too large or too deep.
+
+    A text that describes a number of images may be longer for each of them.
+    """
     data = content.encode(errors="surrogateescape") if isinstance(content, str) else content
-    if len(data) > limits.JSON_BYTES:
-        raise ValueError(f"it has more than {limits.JSON_BYTES >> 20} MB")
-    if sum(data.count(mark) for mark in (b",", b"[", b"{")) > limits.JSON_VALUES:
-        raise ValueError(f"it has more than {limits.JSON_VALUES:,} values")
+    if len(data) > (bytes_allowed := json_bytes(images)):
+        raise ValueError(f"it has more than {bytes_allowed >> 20} MB")
+    values = limits.JSON_VALUES + images * limits.IMAGE_JSON_VALUES
+    if sum(data.count(mark) for mark in (b",", b"[", b"{")) > values:
+        raise ValueError(f"it has more than {values:,} values")
     try:
         value = json.loads(data)
     except RecursionError as error:
@@ -164,6 +168,11 @@ def parse_json(content: bytes | str) -> Any:
     if measure_json(value)[0] > limits.JSON_DEPTH:
         raise ValueError(f"it is nested more than {limits.JSON_DEPTH} levels deep")
     return value
+
+
+def json_bytes(images: int = 0) -> int:
+    """Return how many bytes a JSON text may have that describes a number of images."""
+    return limits.JSON_BYTES + images * limits.IMAGE_JSON_BYTES
 
 
 def measure_json(value: Any) -> tuple[int, int]:

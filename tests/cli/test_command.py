@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -105,3 +107,17 @@ def test_a_wrong_command_line_is_rejected_in_one_sentence(arguments, sentence, m
     error = capsys.readouterr().err.strip()
     assert error.startswith(sentence)
     assert len(error.splitlines()) <= 1
+
+
+@pytest.mark.parametrize("start", ["import apac.__main__", "import runpy; runpy.run_module('apac.__main__')"])
+def test_ctrl_c_while_the_command_line_is_imported_leaves_no_traceback(start):
+    code = f"{start}; import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_an_ignored_ctrl_c_stays_ignored_while_the_command_line_is_imported():
+    code = "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); import apac.__main__"
+    code += "; os.kill(os.getpid(), signal.SIGINT); print('continues')"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "continues\n")

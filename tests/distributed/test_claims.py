@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -147,3 +148,15 @@ def test_a_folder_that_cannot_be_written_is_refused_in_one_sentence():
         Claims(Path("/sys/apac/claims")),
     ):
         pass
+
+
+def test_a_claim_on_a_full_disk_leaves_nothing_for_which_others_would_wait(tmp_path, monkeypatch):
+    def full(file: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Claims(tmp_path / "claims") as claims:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            with pytest.raises(apac.StorageError, match=r"could not write to .*claims: No space left"):
+                claims.take("7")
+        assert claims.take("7")

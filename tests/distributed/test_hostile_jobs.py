@@ -56,8 +56,9 @@ def test_the_bytes_of_a_part_are_bounded_by_its_files_not_by_the_part_size(job):
 
 
 @pytest.mark.parametrize("format", ["csv", "parquet"])
-def test_a_small_job_is_merged(format, tmp_path):
+def test_a_small_job_is_merged_even_without_the_offsets_of_its_parts(format, tmp_path):
     small_job(tmp_path, format)
+    (tmp_path / "job" / file_list.OFFSETS).unlink()
     merge_parts(tmp_path / "job", tmp_path / "merged.csv")
     lines = (tmp_path / "merged.csv").read_text().splitlines()
     assert [Path(line.split(",")[0]).name for line in lines] == ["image", "0.png", "1.png", "2.png"]

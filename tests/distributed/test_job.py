@@ -131,7 +131,7 @@ def test_a_folder_of_something_else_is_refused_and_unchanged(images, tmp_path):
 @pytest.mark.parametrize(
     "values",
     [
-        *({"part size": value} for value in (0, -1, "x", True, 1e308, 2)),
+        *({"part size": value} for value in (0, -1, "x", True, 1e308)),
         *({"files": value} for value in (0, 10**15, "x", None)),
         *({"settings": 5}, {"settings": []}, {"settings": {}}),
         *({"sources": value} for value in (5, [None])),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -18,6 +21,7 @@ from torch import nn
 import apac
 from apac import limits, models
 from apac.errors import Interrupted
+from apac.models import import_path
 from apac.runs import storage
 from apac.runs.checkpointer import Checkpointer
 from apac.runs.folder import PRETRAINED
@@ -278,3 +282,13 @@ def test_a_module_with_a_state_of_its_own_does_not_fit(shipped):
 
     with pytest.raises(apac.InputError, match="network=, a Counting, does not fit the weights"):
         apac.load(shipped, Counting())
+
+
+def test_no_function_of_a_library_that_comes_with_this_package_is_called(tmp_path):
+    Image.new("L", (28, 28)).save(tmp_path / "digit.png")
+    code = "import sys, apac.cli, apac; apac.load('mnist-cnn').classify(['digit.png']); print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
+    packages = {name.partition(".")[0] for name in result.stdout.split()} - sys.stdlib_module_names
+    # Of the interpreter and of an editable installation; none has a function of two such arguments.
+    others = {"__main__", "__mp_main__", "_distutils_hack"}
+    assert packages - others - import_path.LIBRARIES == set()

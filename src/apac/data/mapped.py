@@ -18,17 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apac import limits
 from apac.data.temporary import temporary_beside
 from apac.errors import InputError, StorageError
-from apac.validation import MAX_INTEGER, open_regular
+from apac.validation import MAX_INTEGER, json_bytes, open_regular, parse_json
 
 FORMAT = 1  # of the file and its description; files in any other format are made again
 PART = 8 << 20  # values that are converted to floating-point numbers at once
 RELEASE = 64 << 20  # bytes that are read before their pages are given back
-
-
-BYTES_PER_IMAGE = 256  # of the description of a file of pixels, at most: a label, a digest and whether it was read
 
 
 class StoredImages(ABC):
@@ -143,7 +139,7 @@ def open_file(
     """
     try:
         with open_regular(path.with_suffix(".json")) as file:
-            payload = json.loads(file.read(BYTES_PER_IMAGE * count + limits.JSON_BYTES))
+            payload = parse_json(file.read(json_bytes(count) + 1), images=count)
         if payload.pop("format") != FORMAT or payload["source"] != source:
             return None
         fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in payload.items()}
@@ -151,7 +147,7 @@ def open_file(
         if found.shape != shape or len(found.read) != count or not found.is_consistent:
             return None
         images = MappedImages(path, (found.count, *shape))
-    except (OSError, StorageError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, StorageError, ValueError, TypeError, KeyError, AttributeError):
         return None
     if verify:
         digests = (digest for part in images.split(256) for digest in map(image_digest, part))

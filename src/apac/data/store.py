@@ -7,7 +7,9 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import platformdirs
@@ -17,10 +19,12 @@ import safetensors.torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from apac import limits
 from apac.data.sources import Arrays, Source, SourceFailed
 from apac.data.temporary import temporary_beside
 from apac.errors import StorageError
 from apac.progress import Progress
+from apac.validation import open_regular
 
 
 @dataclass(frozen=True)
@@ -45,14 +49,18 @@ class Entry:
 def cache_folder() -> Path:
     """Return the folder of the downloaded data: the environment variable APAC_DATA, or the user's cache folder."""
     folder = os.environ.get("APAC_DATA")
-    return Path(folder).expanduser() if folder else Path(platformdirs.user_cache_dir("apac"))
+    try:
+        return Path(folder).expanduser() if folder else Path(platformdirs.user_cache_dir("apac"))
+    except RuntimeError as error:  # the user has no home folder, or there is no such user
+        raise StorageError("there is no home folder to store data in; set APAC_DATA to a folder.") from error
 
 
 def read(entry: Entry) -> dict[str, Tensor] | None:
     """Read and verify the cached file; return None if there is none. Remove a damaged file and raise StorageError."""
     path = cache_folder() / entry.file
     try:
-        content = path.read_bytes()
+        with open_regular(path) as file:  # one byte more than a complete file may have
+            content = file.read(sum(map(prod, entry.shapes.values())) + limits.TENSOR_HEADER_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -83,7 +91,8 @@ def fetch(entry: Entry, progress: Progress) -> Path:
             with temporary_beside(path, folder=True) as temporary:
                 try:
                     # Contiguous, because safetensors writes the raw memory.
-                    arrays = {k: np.ascontiguousarray(a) for k, a in source.get(temporary, progress).items()}
+                    found = source.get(Path(mkdtemp(dir=temporary)), progress)
+                    arrays = {k: np.ascontiguousarray(a) for k, a in found.items()}
                     if wrong := _mismatch(entry, arrays):
                         raise SourceFailed(f"wrong {wrong}")
                 except SourceFailed as failure:

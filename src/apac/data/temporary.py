@@ -38,7 +38,8 @@ def temporary_beside(path: Path, *, folder: bool = False) -> Iterator[Path]:
     try:
         if folder:
             for entry in temporary.iterdir():  # of a process that was killed
-                _remove(entry)
+                with suppress(OSError):  # a program that it had started may still write there
+                    _remove(entry)
         else:
             os.truncate(temporary, 0)
         yield temporary

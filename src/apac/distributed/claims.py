@@ -157,8 +157,13 @@ def _create(path: Path) -> int:
                 raise
             _make_folder(path.parent)
     # Locked before the machine is named: a claim that names it and is not locked belongs to a dead process.
-    if _try_lock(file):
-        os.write(file, f"{machine()}\nprocess {os.getpid()}\n".encode())
+    try:
+        if _try_lock(file):
+            os.write(file, f"{machine()}\nprocess {os.getpid()}\n".encode())
+    except OSError:  # a full disk; others would wait until an empty claim expires
+        path.unlink(missing_ok=True)
+        os.close(file)
+        raise
     return file
 
 

@@ -15,6 +15,17 @@ from apac.errors import InputError
 from apac.randomness import generator, seeding
 from apac.validation import quoted, shortened
 
+# The packages that this one uses or works with. They are imported with it, and a file must not have one of their
+# functions called, such as numpy.full, with numbers of its own.
+# fmt: off
+LIBRARIES = {
+    "PIL", "albumentations", "annotated_doc", "apac", "cv2", "fastapi", "kornia", "matplotlib", "mlxtend", "numba",
+    "numpy", "onnx", "onnxruntime", "openvino", "pandas", "platformdirs", "pooch", "prometheus_client", "pyarrow",
+    "requests", "rich", "safetensors", "scipy", "shellingham", "sklearn", "starlette", "sympy", "timm", "torch",
+    "torchgen", "torchvision", "tqdm", "typer", "typing_extensions", "uvicorn",
+}
+# fmt: on
+
 
 def is_import_path(name: str) -> bool:
     return ":" in name and not name.startswith("timm:")  # see timm_network.py
@@ -24,8 +35,7 @@ def find_builder(path: str, *, import_it: bool) -> Callable[..., Any]:
     """Return the function that the path names.
 
     Without `import_it`, the module must be imported already: the path may come from a file, and a file must not decide
-    which code runs. For the same reason the function must be defined in that module, outside of Python's standard
-    library.
+    which code runs. For the same reason the function must be defined in that module, and be none of a library.
     """
     module_name, function_name = _split(path, "a network is given as package.module:function")
     module = _imported(module_name, f"the network {quoted(path)}", path) if import_it else sys.modules.get(module_name)
@@ -36,10 +46,17 @@ def find_builder(path: str, *, import_it: bool) -> Callable[..., Any]:
     function: Callable[..., Any] | None = getattr(module, function_name, None)
     if function is None or not callable(function):
         raise InputError(f"the module {module_name} has no function {quoted(function_name)} that builds a network.")
-    own = getattr(function, "__module__", None) == module_name
-    if not import_it and not (own and module_name.partition(".")[0] not in sys.stdlib_module_names):
-        raise InputError(f"{shortened(path)} is not defined in that module and is not called; pass network= instead.")
+    if getattr(function, "__module__", None) != module_name or _is_library(module_name):
+        raise InputError(
+            f"{shortened(path)} is not called: a network is built by a function of yours, in the module that defines "
+            f"it; give such a function, or pass network= in Python."
+        )
     return function
+
+
+def _is_library(module_name: str) -> bool:
+    package = module_name.partition(".")[0]
+    return package in LIBRARIES or package in sys.stdlib_module_names
 
 
 def build_by_path(
