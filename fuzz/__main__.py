@@ -29,15 +29,11 @@ import atheris
 import torch
 
 with redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["apac"]):  # it prints their names
-    from fuzz.check import FOUND, failure
-    from fuzz.target import Target
+    from fuzz.check import FOUND, failure, measured
     from fuzz.targets import FUZZERS, build
 
 ADDRESSES = 6 << 30  # bytes of address space; an allocation by a number of a file fails
-MEMORY = 600  # MB that an input may take
-SECONDS = 5.0  # that an input may take
 ENDING = (signal.SIGINT, signal.SIGTERM)
-SLOW = 0.5  # seconds after which an input is measured again
 HANG = 60.0  # seconds after which an input is given up
 LARGEST = 4 << 20  # bytes of an input
 CHANGED = 100_000  # bytes of an input that is changed further
@@ -46,7 +42,6 @@ FRESH = 0.3  # of the inputs are changed seeds
 SIGNALS = ("abrt", "bus", "fpe", "ill", "int", "segv", "term", "usr1", "usr2", "xfsz")
 OPTIONS = ["-timeout=1000000", "-rss_limit_mb=0", "-malloc_limit_mb=0", "-cross_over=0", "-verbosity=0"]
 OPTIONS += ["-report_slow_units=1000000", f"-max_len={LARGEST}", *(f"-handle_{name}=0" for name in SIGNALS)]
-PEAK, RESET = Path("/proc/self/clear_refs"), "5"  # of Linux
 IN_MEMORY = Path("/dev/shm")  # files there are written fast
 
 
@@ -152,19 +147,12 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> NoReturn
         numbers = (len(data), work.inputs, int(work.seconds * 1e3), number)
         shared[:32] = b"".join(n.to_bytes(8, "little") for n in numbers)
         signal.setitimer(signal.ITIMER_PROF, HANG)  # its signal ends the process
-        PEAK.write_text(RESET)  # of the memory, which changing the inputs takes, too
-        before = _peak()
-        reason, took = _measured(targets[number], data)
-        megabytes = _peak() - before
+        result = measured(targets[number], data)
         work.inputs += 1
-        work.slowest, work.megabytes = max(work.slowest, took), max(work.megabytes, megabytes)
-        if reason is None and took > SECONDS:
-            reason = f"it took {took:.1f} s"
-        if reason is None and megabytes > MEMORY:
-            reason = f"it took {megabytes} MB"
-        if reason is not None:
+        work.slowest, work.megabytes = max(work.slowest, result.seconds), max(work.megabytes, result.megabytes)
+        if result.failure is not None:
             work.findings += 1
-            store(FUZZERS[name][number], data, reason)
+            store(FUZZERS[name][number], data, result.failure)
         signal.setitimer(signal.ITIMER_PROF, 0)
         work.seconds = time.process_time() - begin
         return 0
@@ -181,18 +169,6 @@ def fuzz(name: str, seconds: float, folder: Path, shared: mmap.mmap) -> NoReturn
     atheris.Setup([name, *OPTIONS, f"-artifact_prefix={folder}/", str(corpus)], run, custom_mutator=mutate)
     atheris.Fuzz()
     raise AssertionError("libFuzzer ends the process")
-
-
-def _measured(target: Target, data: bytes) -> tuple[str | None, float]:
-    """Load an input; return what is wrong, and the seconds of the processor."""
-    before = time.process_time()
-    reason = failure(target, data)
-    took = time.process_time() - before
-    if took > SLOW:  # a kernel that is compiled for it, once in an installation, is not its fault
-        before = time.process_time()
-        failure(target, data)
-        took = min(took, time.process_time() - before)
-    return reason, took
 
 
 def store(target: str, data: bytes, reason: str) -> None:
@@ -215,10 +191,6 @@ def add_to_log(folder: Path, name: str, work: Work) -> Work:
         max(line.slowest for line in lines),
         max(line.megabytes for line in lines),
     )
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
 main()

@@ -43,7 +43,7 @@ class Command:
         return (*self.arguments, "--resume") if resume else self.arguments
 
 
-KILLED = {
+WRITING = {
     "train": Command(
         ("train", "--data", "mnist-5k", "--epochs", "4", "--batch-size", "20", "--out", "run"),
         ("run/weights.safetensors",),
@@ -79,8 +79,6 @@ KILLED = {
     "fetch": Command(
         ("data", "fetch", "mnist"), ("data/mnist.safetensors",), left={"an incomplete download": "data/.*/archive"}
     ),
-}
-WRITING = KILLED | {
     "merge": Command(("merge", "decided", "--csv", "merged.csv"), ("merged.csv",)),
     "preview": Command(("preview", "trained", "--out", "preview.png"), ("preview.png",)),
     "export": Command(("export", "trained", "exported.onnx"), ("exported.onnx",)),
@@ -89,6 +87,7 @@ WRITING = KILLED | {
         ("train", "--data", "photos", "--size", "16", "--epochs", "1", "--cache", "cache", "--out", "run"),
         ("run/weights.safetensors",),
         "run/run.json",
+        {"decoded images": "cache/*.json"},
     ),
 }
 

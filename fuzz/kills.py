@@ -1,10 +1,13 @@
-"""Kill commands at random moments and compare the result of the same command afterwards: python -m fuzz.kills 200."""
+"""Kill commands at random moments and compare the result of the same command afterwards.
+
+python -m fuzz.kills 300 [--seed NUMBER] [COMMAND...]
+"""
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -13,7 +16,7 @@ from itertools import cycle
 from pathlib import Path
 from random import Random
 
-from fuzz.commands import KILLED, Moment, Server, files, prepare, server
+from fuzz.commands import WRITING, Moment, Server, files, prepare, server
 
 AT_A_TIME = 4  # kills of a command before it may complete
 MANY = 25  # kills of a command, of which one must leave each kind of unfinished work
@@ -25,7 +28,7 @@ def check(name: str, kills: int, random: Random, running: Server, prepared: Path
     Of the kills before it is completed, the first comes as soon as there is unfinished work of one kind, the others at
     random moments. Return the number of kills, and of those that left unfinished work to the next command, by its kind.
     """
-    command, rounds = KILLED[name], 0
+    command, rounds = WRITING[name], 0
     counts = Counter({"kills": 0, **dict.fromkeys(command.left, 0)})
     kinds = cycle(command.left.values())
     with tempfile.TemporaryDirectory() as folder:
@@ -66,15 +69,19 @@ def _exists(place: Path, pattern: str) -> bool:
 
 
 def main() -> None:
-    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    names = sys.argv[2:] or list(KILLED)
+    parser = argparse.ArgumentParser(prog="python -m fuzz.kills")
+    parser.add_argument("kills", type=int, nargs="?", default=300)
+    parser.add_argument("names", metavar="COMMAND", nargs="*", default=list(WRITING))
+    parser.add_argument("--seed", type=int, default=time.time_ns())
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
     total: Counter[str] = Counter()
     with server() as running, tempfile.TemporaryDirectory() as folder:
         prepared = Path(folder) / "prepared"
         prepare(prepared, running)
-        random = Random(time.time_ns())
-        for name in names:
-            total += check(name, -(-kills // len(names)), random, running, prepared)
+        random = Random(options.seed)
+        for name in options.names:
+            total += check(name, -(-options.kills // len(options.names)), random, running, prepared)
     print(f"{total.pop('kills')} kills in all" + "".join(f", {count} left {kind}" for kind, count in total.items()))
 
 

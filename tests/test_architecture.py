@@ -85,9 +85,8 @@ def test_option_names_appear_only_in_the_command_line():
 
 
 def test_only_one_module_imports_matplotlib():
-    users = {
-        path.name for path in MODULES if re.search("(import|from) matplotlib|require.*matplotlib", path.read_text())
-    }
+    imports = re.compile("(import|from) matplotlib|require.*matplotlib")
+    users = {path.name for path in MODULES if imports.search(path.read_text())}
     assert users == {"canvas.py"}
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
+from threading import RLock
 from typing import TypeVar
 
 import numpy as np
@@ -18,7 +19,17 @@ from apac.errors import InputError
 
 _MASK_32_BITS = 0xFFFFFFFF
 Bits = TypeVar("Bits", int, Tensor)
-_global_generators_lock = threading.RLock()
+_global_generators_lock = RLock()
+
+
+def _after_fork() -> None:
+    """Forget that a thread of the other process held the lock."""
+    global _global_generators_lock
+    _global_generators_lock = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def generator(seed: int, stream: str, counter: int) -> torch.Generator:

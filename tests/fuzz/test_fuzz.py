@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from fuzz.check import FOUND, failure
+from fuzz.check import FOUND, failure, measured
 from fuzz.target import Target
 from fuzz.targets import FUZZERS, TARGETS, build
 
@@ -52,4 +52,4 @@ def test_a_mutated_file_is_read_or_refused(fuzzer, target):
 
 @pytest.mark.parametrize("path", sorted(FOUND.iterdir()), ids=lambda path: path.name)
 def test_an_input_that_failed_once_is_treated_right(path: Path, target):
-    assert failure(target(path.name.rpartition("-")[0]), path.read_bytes()) is None
+    assert measured(target(path.name.rpartition("-")[0]), path.read_bytes()).failure is None

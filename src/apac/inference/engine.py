@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from apac.errors import ApacError, require
+from apac.inference.locks import ProcessLock
 from apac.inference.modules import modules_of
 from apac.inference.onnx_export import to_onnx
 from apac.inference.workers import cores
@@ -30,7 +31,7 @@ Network = Callable[[Tensor], Tensor]
 MIN_OPERATIONS = 1e11  # about one second; preparing a network for fewer operations does not pay off
 TOLERANCE = 1e-4  # in logits; a prepared network that differs by more is not used
 BLOCK = 16  # channels that ONNX Runtime's convolutions process at a time
-_one_conversion = threading.Lock()
+_one_conversion = ProcessLock()
 _not_prepared: WeakSet[nn.Module] = WeakSet()  # networks that only torch can run; each is logged once
 
 

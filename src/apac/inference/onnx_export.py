@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import warnings
-from threading import Lock
 
 import torch
 from torch import Tensor, nn
 
-_exporting = Lock()  # the exporter of torch keeps its state in global variables
+from apac.inference.locks import ProcessLock
+
+_exporting = ProcessLock()  # the exporter of torch keeps its state in global variables
 
 
 def to_onnx(network: nn.Module, examples: Tensor) -> bytes:

@@ -12,17 +12,18 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
-from threading import Barrier, Lock
+from threading import Barrier
 from typing import TypeVar
 
 import torch
 
+from apac.inference.locks import ProcessLock
 from apac.inference.memory import keep_freed_blocks
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_setting = Lock()  # serializes changes of torch's thread counts
+_setting = ProcessLock()  # serializes changes of torch's thread counts
 
 
 class WorkerPool:
@@ -136,12 +137,10 @@ def _executor(count: int) -> ThreadPoolExecutor:
 
 
 def _after_fork() -> None:
-    """Forget the threads, which have stayed in the other process, and a lock that one of them may have held.
+    """Forget the threads, which have stayed in the other process.
 
     An operation of torch on several threads would wait for them forever.
     """
-    global _setting
-    _setting = Lock()
     _executor.cache_clear()
     _helper_thread.cache_clear()
     torch.set_num_threads(1)
