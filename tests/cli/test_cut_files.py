@@ -56,6 +56,10 @@ COMMANDS = {
         TRAINED,
         Command(("classify", "trained", "digits", "--passes", "4", "--part-size", "2", "--out", "parts")),
     ),
+    "classify --parquet": (
+        TRAINED,
+        Command(("classify", "trained", "digits", "--plain", "--part-size", "2", "--out", "parts", "--parquet")),
+    ),
     "merge": (DECIDED, Command(("merge", "decided", "--csv", "merged.csv"))),
     "preview": (TRAINED, Command(("preview", "trained", "--out", "preview.png"))),
     "export": (TRAINED, Command(("export", "trained", "exported.onnx"))),
