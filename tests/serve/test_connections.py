@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
+from apac import limits
 from apac.inference import engine
-from apac.serve import connections
 from served import LIMITS, Running, mnist, running
 
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -21,8 +21,8 @@ GET = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Running]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connections, "HEADER_SECONDS", 2.0)
-        patch.setattr(connections, "UNREAD_SECONDS", 0.5)
+        patch.setattr(limits, "HEADER_SECONDS", 2.0)
+        patch.setattr(limits, "UNREAD_SECONDS", 0.5)
         patch.setattr(engine, "MIN_OPERATIONS", float("inf"))  # exporting takes longer than these tests
         with running(mnist(), wait=False) as server:
             yield server
@@ -87,7 +87,7 @@ def test_what_is_not_http_is_refused_in_json(impatient):
 
 
 def test_too_many_connections_are_503_with_retry_after_and_more_are_closed(monkeypatch, unprepared):
-    monkeypatch.setattr(connections, "SPARE", 1)
+    monkeypatch.setattr(limits, "SPARE_CONNECTIONS", 1)
     with ExitStack() as stack:
         server = stack.enter_context(running(mnist(), limits=replace(LIMITS, connections=2), wait=False))
         first, _, third, fourth = [stack.enter_context(connect(server)) for _ in range(4)]

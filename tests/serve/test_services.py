@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from apac import limits
 from apac.serve import protocol
 from apac.serve.headers import check_headers
 from apac.serve.limits import Limits
 from apac.serve.metrics import Metrics
 from apac.serve.protocol import RequestInput, images_of
 from apac.serve.refusal import Refusal
-from apac.serve.services import DECODERS, Services
+from apac.serve.services import Services
 from served import files, run_length_bmp
 
 
@@ -46,7 +47,7 @@ def started(services: Services, event: threading.Event, count: int) -> list[asyn
 
 def test_a_request_that_left_before_it_was_decoded_holds_no_memory(services, go_on):
     async def run() -> None:
-        busy = started(services, go_on, DECODERS)
+        busy = started(services, go_on, limits.DECODERS)
         body = Body()
         kept = weakref.ref(body)
         waiting = asyncio.ensure_future(services.in_thread(id, body))
@@ -65,7 +66,7 @@ def test_a_request_that_left_before_it_was_decoded_holds_no_memory(services, go_
 
 def test_a_decoder_is_free_again_when_its_function_has_returned(services, go_on):
     async def run() -> None:
-        busy = started(services, go_on, DECODERS)
+        busy = started(services, go_on, limits.DECODERS)
         while not services.futures or not all(future.running() for future in services.futures):
             await asyncio.sleep(0.01)
         for task in busy:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from apac import limits
+
 SEQUENCE_HEADER, FRAME_HEADER, FRAME = 1, 3, 6  # types of units ("OBU")
-UNITS = 1_000  # of a stream; a still picture has three or four, and more if it has layers or tiles
 HEADER_BYTES = 200  # of a unit that are looked at, more than the headers have
 KEY_FRAME, SWITCH_FRAME = 0, 3
 CHOSEN_BY_FRAME = 2  # instead of a value for the whole sequence
@@ -19,7 +20,7 @@ def frame_pixels(data: bytes) -> list[int]:
     """
     sequence, pixels = None, []
     for number, (kind, payload) in enumerate(_units(data)):
-        if number >= UNITS:
+        if number >= limits.AV1_UNITS:
             raise ValueError("it has too many parts")
         if kind == SEQUENCE_HEADER:
             sequence = _Sequence.read(_Bits(payload))

@@ -10,9 +10,9 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from apac import limits
 from apac.data.av1 import frame_pixels
 
-META_BYTES = 64 << 10  # of the tables of items; libavif takes time by the square of their number
 PICTURE, GRID = b"av01", b"grid"  # types of items: a picture or a part of one, or how parts form one
 ONCE = (b"meta", b"iloc", b"iinf", b"idat", b"iprp", b"ipco")  # of a second one, the decoder might take the other
 
@@ -37,7 +37,7 @@ def coded_pixels(data: bytes) -> CodedPixels:
     inside = _boxes_by_type(meta)
     properties = _boxes_by_type(inside.get(b"iprp", memoryview(b""))).get(b"ipco", memoryview(b""))
     profiles = sum(len(content) for kind, content in _boxes(properties) if kind == b"colr")
-    if len(meta) - len(inside.get(b"idat", b"")) - profiles > META_BYTES:
+    if len(meta) - len(inside.get(b"idat", b"")) - profiles > limits.AVIF_TABLE_BYTES:
         raise ValueError("it has too many parts")
     try:
         items = _located_items(inside[b"iloc"])

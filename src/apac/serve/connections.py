@@ -11,13 +11,11 @@ import h11
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from apac import limits
 from apac.serve.guard import REFUSAL, Guard
 from apac.serve.refusal import unavailable
 
-HEADER_SECONDS = 10.0  # for a client to send the header of a request
-UNREAD_SECONDS = 20.0  # in which a client reads nothing of its response
 DRAIN_SECONDS = 0.5  # for requests on their way, when the server ends
-SPARE = 256  # connections beyond the limit, whose requests are refused; those beyond these are closed unread
 CROWDED = "the server has too many connections; try again."
 
 
@@ -31,14 +29,14 @@ class Connection(H11Protocol):
         guard = self.config.app
         assert isinstance(guard, Guard)
         excess = len(self.connections) - guard.limits.connections
-        if excess > SPARE:
+        if excess > limits.SPARE_CONNECTIONS:
             transport.abort()
             return
         if excess > 0:
             self.app = self._refuse
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
             connected = transport.get_extra_info("socket")
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * UNREAD_SECONDS))
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * limits.UNREAD_SECONDS))
         self._watch_header()
         if guard.draining():
             self.shutdown()
@@ -79,7 +77,7 @@ class Connection(H11Protocol):
         if self._is_served:
             self._cancel_timer()
         elif self._timer is None:
-            self._timer = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+            self._timer = self.loop.call_later(limits.HEADER_SECONDS, self.transport.close)
 
     @property
     def _is_served(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
+from apac import limits
 from apac.classify.decision import Decision
 from apac.inference.workers import limit_to_one_torch_thread
 from apac.serve.guard import RECORD, ClientLeft
@@ -22,7 +23,6 @@ from apac.serve.model import Model
 from apac.serve.refusal import Refusal, unavailable
 
 Result = TypeVar("Result")
-DECODERS = 2  # threads that decode at the same time, which bounds their memory
 
 
 @dataclass
@@ -35,9 +35,9 @@ class Services:
     draining: bool = False  # the server ends soon and takes no new clients
     before_listening: Event | None = None  # of a worker, which listens and sets it when it is ready: others can answer
     decoders: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(DECODERS, "apac-decode", limit_to_one_torch_thread)
+        default_factory=lambda: ThreadPoolExecutor(limits.DECODERS, "apac-decode", limit_to_one_torch_thread)
     )
-    free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DECODERS))  # decoders
+    free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.DECODERS))  # decoders
     futures: set[Future[Any]] = field(default_factory=set)
 
     def close(self) -> None:
