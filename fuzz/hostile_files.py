@@ -43,6 +43,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "shape 1 × 2000 × 2000": {"image_shape": [1, 2_000, 2_000]},
     "resnet for 3 × 4096 × 4096": {"image_shape": [3, 4_096, 4_096], "network": "resnet"},
     "mnist-mlp of 100,000 classes": {"classes": [str(i) for i in range(100_000)], "network": "mnist-mlp"},
+    "a function of numpy": {"image_shape": [262_144, 16, 16], "network": "numpy:full"},
+    "a function of apac": {"image_shape": [262_144, 16, 16], "network": "apac.models.resnet:resnet"},
     "class names, lone surrogates": {"classes": ["\ud800", *"123456789"]},
     "class names of 1 MB": {"classes": ["x" * 1_000_000, *"123456789"]},
     "history of 90,000 epochs": {"history": [{"epoch": 1, "loss": 0.0, "seconds": "x"}] * 90_000},
