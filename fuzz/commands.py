@@ -34,13 +34,14 @@ class Command:
 
     arguments: tuple[str, ...]
     results: tuple[str, ...] = ()
-    started: str = ""  # pattern of a file; if there is one, the command is to be resumed
+    started: str = ""  # pattern of a file; if there is one, the command is repeated with the option `again`
     left: Mapping[str, str] = field(default_factory=dict)  # what kills leave for the next command, and a pattern of it
+    again: str = "--resume"
 
     def line(self, place: Path) -> tuple[str, ...]:
         """Return the command in a folder."""
-        resume = self.started and any(place.glob(self.started))
-        return (*self.arguments, "--resume") if resume else self.arguments
+        has_started = self.started and any(place.glob(self.started))
+        return (*self.arguments, self.again) if has_started else self.arguments
 
 
 WRITING = {
@@ -77,11 +78,11 @@ WRITING = {
         },
     ),
     "fetch": Command(
-        ("data", "fetch", "mnist"), ("data/mnist.safetensors",), left={"an incomplete download": "data/.*/archive"}
+        ("data", "fetch", "mnist"), ("data/mnist.safetensors",), left={"an incomplete download": "data/.*/*/archive"}
     ),
     "merge": Command(("merge", "decided", "--csv", "merged.csv"), ("merged.csv",)),
     "preview": Command(("preview", "trained", "--out", "preview.png"), ("preview.png",)),
-    "export": Command(("export", "trained", "exported.onnx"), ("exported.onnx",)),
+    "export": Command(("export", "trained", "exported.onnx"), ("exported.onnx",), "exported.onnx", again="--overwrite"),
     "tune": Command(("tune", "trained", "--passes", "16"), ("trained/tuning.json",)),
     "train --cache": Command(
         ("train", "--data", "photos", "--size", "16", "--epochs", "1", "--cache", "cache", "--out", "run"),
