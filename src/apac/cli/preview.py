@@ -39,7 +39,6 @@ def preview(
     Each row has an image and eight virtual samples. If you cannot recognize a virtual sample, or its class has changed
     (a mirrored digit), choose another deformation.
     """
-    from apac.reporting.figures.images import deformed_samples
     from apac.runs.presets import describe
     from apac.runs.preview import choose_images
     from apac.runs.storage import write_bytes
@@ -52,6 +51,8 @@ def preview(
     TrainConfig(**{name: value for name, value in given.items() if value is not None})  # validates them
     with show_progress() as progress:
         shown = choose_images(sources, u, **given, progress=progress)
+    from apac.reporting.figures.images import deformed_samples  # once there is something to draw: it imports matplotlib
+
     text = describe(shown.deformation)
     title = "\n".join(textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False))
     write_bytes(
