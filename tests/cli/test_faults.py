@@ -153,7 +153,6 @@ def test_a_folder_that_cannot_be_written_is_named_in_one_sentence(tmp_path):
         (("classify", "mnist-cnn", "digits", "--plain"), 0),
         (("preview", "trained"), 0),  # matplotlib looks for its settings there
         (("evaluate", "trained", "--passes", "1"), 0),
-        (("tune", "trained", "--passes", "4"), 0),
         (("export", "trained", "exported.onnx"), 0),
         (("data", "fetch", "mnist"), 2),  # which would store it there
     ],
