@@ -31,7 +31,7 @@ DATA_FILE_BYTES = 64 << 20  # of a file in an archive, decompressed; the trainin
 # Runs and other JSON
 
 JSON_BYTES = 16 << 20  # a run of the paper's 15,000 epochs has 3 MB
-JSON_VALUES = 500_000  # numbers, strings, lists and objects; each takes up to 250 bytes, and 3 microseconds
+JSON_VALUES = 300_000  # numbers, strings, lists and objects; each takes up to 250 bytes, and 3 microseconds
 JSON_DEPTH = 64  # deeper than any composition of deformations and transforms, far from Python's recursion limit
 IMAGE_JSON_BYTES, IMAGE_JSON_VALUES = 256, 3  # more for each image of a cache: a label, a digest, whether it was read
 TENSOR_HEADER_BYTES = 8 << 20  # of a safetensors file, which has the history of a training in a checkpoint

@@ -49,8 +49,8 @@ def test_every_option_reaches_the_configuration(tmp_path, few):
         "on_unreadable": "skip",
     }
     flags = [item for name, value in options.items() for item in (f"--{name.replace('_', '-')}", value)]
-    succeed("train", "--network", "mnist-mlp", *flags, "--out", tmp_path / "run")
-    others = {"size": None, "fit": "crop", "weights": None, "freeze": False}
+    succeed("train", "--network", "mnist-mlp", *flags, "--no-replacement", "--out", tmp_path / "run")
+    others = {"replacement": False, "size": None, "fit": "crop", "weights": None, "freeze": False}
     assert apac.load(tmp_path / "run").config.to_json() == options | others
 
 

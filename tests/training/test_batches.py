@@ -14,7 +14,7 @@ from torch import Tensor
 import apac
 from apac.randomness import generator
 from apac.training import loop
-from apac.training.batches import batches, draw
+from apac.training.batches import batches, draw, shuffled
 from small_training import CONFIG, MNIST, fresh, train, weights_of
 
 either_way = pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in turn"])
@@ -178,3 +178,14 @@ def test_samples_are_drawn_in_proportion_to_their_weights():
     assert not counts[~drawn].any()
     expected = 100_000 * weights.numpy()[drawn] / weights.sum().item()
     assert scipy.stats.chisquare(counts[drawn], expected).pvalue > 0.001  # the seed is fixed
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 10, 25])
+def test_shuffled_batches_do_not_depend_on_the_step_at_which_they_start(batch_size):
+    steps = list(shuffled(range(12), batch_size, 10, seed=3))
+    assert all(len(index) == batch_size for index in steps)
+    for start in range(12):
+        rest = shuffled(range(start, 12), batch_size, 10, seed=3)
+        assert all(torch.equal(index, again) for index, again in zip(steps[start:], rest, strict=True))
+    other = torch.cat(list(shuffled(range(12), batch_size, 10, seed=4)))
+    assert not torch.equal(torch.cat(steps), other)

@@ -80,6 +80,18 @@ def test_samples_are_drawn_with_replacement_and_each_virtual_sample_is_used_once
     assert len(torch.unique(virtual.flatten(1), dim=0)) == len(virtual)
 
 
+def test_without_replacement_each_image_is_drawn_once_per_epoch_and_in_another_order(part):
+    recording = Recording(MNIST)
+    train(replace(CONFIG, epochs=4, replacement=False), part, recording, prefetch=False)
+    originals, labels, virtual = recording.batches
+    numbers = [int((part[0] == image).flatten(1).all(1).nonzero()[0]) for image in originals]
+    assert [int(label) for label in labels] == [int(part[1][number]) for number in numbers]
+    orders = [numbers[start : start + 90] for start in range(0, 360, 90)]  # an epoch has 5 steps, 100 images
+    assert all(sorted(order) == list(range(90)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 4
+    assert len(torch.unique(virtual.flatten(1), dim=0)) == len(virtual) == 400
+
+
 def test_class_distinctive_training_deforms_each_sample_by_its_class(part):
     u = apac.PerClass({1: apac.Compose(), 7: apac.Compose()}, default=apac.Homography(std=0.3), classes=10)
     recording = Recording(u)

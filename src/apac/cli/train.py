@@ -61,6 +61,13 @@ def train(
         typer.Option(help="One epoch has as many virtual samples as images.", show_default="100"),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Virtual samples per step.", show_default="100")] = None,
+    replacement: Annotated[
+        bool | None,
+        typer.Option(
+            help="Draw images with replacement, as in the paper, or each image once per epoch.",
+            show_default="replacement",
+        ),
+    ] = None,
     learning_rate: Annotated[
         float | None,
         typer.Option(
@@ -161,6 +168,7 @@ def train(
     options: dict[str, Any] = {
         "epochs": epochs,
         "batch_size": batch_size,
+        "replacement": replacement,
         "learning_rate": learning_rate,
         "schedule": schedule,
         "warmup": warmup,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from apac.inference.workers import cores, limit_to_one_torch_thread
+from apac.randomness import generator
 
 Batch = TypeVar("Batch")
 
@@ -46,3 +47,21 @@ def draw(count: int, n: int, cumulative_weights: Tensor | None, *, generator: to
         return torch.randint(n, (count,), generator=generator)
     points = torch.rand(count, dtype=torch.float64, generator=generator) * cumulative_weights[-1]
     return torch.searchsorted(cumulative_weights, points, right=True)
+
+
+def shuffled(steps: range, batch_size: int, n: int, seed: int) -> Iterator[Tensor]:
+    """Yield the indices of the batches of these steps, cut from one random order of all n images after the other.
+
+    A batch at the end of an order has its other images from the beginning of the next one. An order depends on the seed
+    and on its number only, so that training can be resumed at any step.
+    """
+    number, order = -1, torch.empty(0, dtype=torch.int64)
+    for step in steps:
+        first, parts = step * batch_size, []
+        while (missing := (step + 1) * batch_size - first) > 0:
+            if first // n != number:
+                number = first // n
+                order = torch.randperm(n, generator=generator(seed, "training order", number))
+            parts.append(order[first % n :][:missing])
+            first += len(parts[-1])
+        yield torch.cat(parts)

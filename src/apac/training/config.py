@@ -43,6 +43,7 @@ class TrainConfig:
 
     epochs: int = 100  # the paper: 15,000
     batch_size: int = 100
+    replacement: bool = True  # draw images with replacement, as in the paper, or each image once per epoch
     learning_rate: float | None = None  # initial value
     schedule: Literal["exponential", "cosine"] | None = None  # factor 0.9993 per epoch, or half a cosine to 0
     warmup: float | None = None  # fraction of all steps with a linear increase of the learning rate from 0

@@ -102,9 +102,9 @@ def run_epochs(
     """Train from the current state to the last epoch, on images (N, C, H, W) with labels (N,) int64.
 
     uint8 pixels are scaled to 0 … 1, a batch at a time. `standardize` converts deformed images to network inputs.
-    Images are drawn with replacement, with probabilities proportional to `weights` (N,) if given, so that the expected
-    loss is the weighted one. `after_step` is called after each complete step. It may save the state, or raise an
-    exception to stop. `prefetch` prepares the next batch during a step, see `batches`; the result is the same.
+    With `config.replacement`, images are drawn with probabilities proportional to `weights` (N,) if given, so that the
+    expected loss is the weighted one. `after_step` is called after each complete step. It may save the state, or raise
+    an exception to stop. `prefetch` prepares the next batch during a step, see `batches`; the result is the same.
 
     The network is on `device`. The images stay on the CPU, where they are deformed, so that the virtual samples are the
     same on all devices; each batch is moved.

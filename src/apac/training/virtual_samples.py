@@ -15,7 +15,7 @@ from apac.deform.base import Deformation
 from apac.deform.rows import deform_rows
 from apac.distributed.ranks.group import Group
 from apac.randomness import generator
-from apac.training.batches import batches, draw
+from apac.training.batches import batches, draw, shuffled
 from apac.training.config import TrainConfig
 
 
@@ -33,17 +33,23 @@ def virtual_samples(
 ) -> Generator[tuple[Tensor, Tensor], None, None]:
     """Yield the virtual samples and labels of this rank for each step.
 
-    A batch is drawn with replacement, and each image is deformed with newly sampled parameters.
+    A batch is drawn with replacement, or each image once per epoch, as the configuration says. Each image is deformed
+    with newly sampled parameters.
     """
+    assert config.replacement or cumulative_weights is None, "weighted images are drawn with replacement"
     rows = group.rows(config.batch_size)
     read_whole = group.size == 1 or deformation.draws_for_batches
 
     drawn: deque[tuple[torch.Generator, Tensor]] = deque()
 
     def positions() -> Iterator[Tensor]:
+        orders = shuffled(steps, config.batch_size, len(images), config.seed)
         for step in steps:
             random = generator(config.seed, "training step", step)
-            index = draw(config.batch_size, len(images), cumulative_weights, generator=random)
+            if config.replacement:
+                index = draw(config.batch_size, len(images), cumulative_weights, generator=random)
+            else:
+                index = next(orders)
             drawn.append((random, index))
             yield index if read_whole else index[rows]
 
