@@ -11,6 +11,7 @@ import apac
 from apac.cli.options import deformation_of
 from apac.data.mapped import open_file
 from apac.distributed.parts import Parts
+from apac.runs.storage import write_atomically, write_text
 from apac.validation import open_regular
 
 
@@ -32,6 +33,22 @@ def test_only_regular_files_are_opened(pipe, tmp_path):
 def test_a_pipe_as_a_deformation_is_refused(pipe):
     with pytest.raises(apac.InputError, match="cannot be read: it is not a regular file"):
         deformation_of(str(pipe.rename(pipe.with_suffix(".json"))))
+
+
+def test_a_pipe_a_device_or_a_folder_is_not_replaced_by_a_result(pipe, tmp_path):
+    for path in (pipe, tmp_path, Path("/dev/null"), Path("/dev/stdout")):
+        before = path.stat().st_mode
+        with pytest.raises(apac.StorageError, match="is not a regular file, so it is not replaced"):
+            write_atomically(path, lambda temporary: pytest.fail(f"{temporary} is written"))
+        assert path.stat().st_mode == before
+
+
+def test_a_link_is_replaced_and_its_target_kept(tmp_path):
+    (tmp_path / "target").write_text("of someone else")
+    (tmp_path / "result").symlink_to(tmp_path / "target")
+    write_text(tmp_path / "result", "result")
+    assert (tmp_path / "result").read_text() == "result"
+    assert (tmp_path / "target").read_text() == "of someone else"
 
 
 @pytest.mark.parametrize("suffix", [".json", ".u8"])

@@ -51,7 +51,7 @@ JOB_PARTS = 1_000_000  # of a job; each is two files in one folder, and every pr
 
 ONNX_BYTES = 174 << 20  # ONNX Runtime, which may refuse it, takes up to 2 bytes for each. Callers may raise it.
 ONNX_FIELDS = 500_000  # values, texts and messages, each up to 200 bytes in memory; a node has about 20
-
+ONNX_INTEGER_BYTES = 4 << 20  # of integers outside of raw data, each up to 25 bytes in memory: shapes, tables, axes
 ONNX_BATCH = 4_096  # images that a network takes at a time; fewer are padded with zeros to this number
 
 # Deformations
@@ -67,10 +67,14 @@ SHIFT = 500  # pixels; its (2 · SHIFT + 1)² values, a million, are listed in 1
 LISTED_VALUES = 1 << 22  # of a Compose that an Exhaustive lists, times its parts; 4,096 values of 1,000 parts, 32 MB
 FACTOR = 1e3  # widths relative to the image, magnifications, exponents, strengths; their squares fit float32
 LOG_STD = 10.0  # standard deviation of the logarithm of a factor; its exponential is finite in float32
-TRANSFORM_PARTS = 200  # transforms and their arguments of another library; trying each of them takes up to 25 ms
+TRANSFORM_PARTS = 200  # transforms of other libraries in one file; trying each of them takes up to 25 ms
 TRANSFORM_NUMBER = 4_096  # the largest number among them: a size in pixels, or a count
 TIME_PARTS = 10_000  # of a TimeWarp, each with a random number for every image; more than a series has steps
 ABS_VALUE = 1e30  # in units of the data; sums of a few such values are finite in float32
+
+# Decisions
+
+TEMPERATURE = (1e-3, 1e3)  # log-probabilities divided by it are finite; fitted ones are between 0.1 and 10
 
 # Requests to a server; the options of `apac serve` change some of them
 

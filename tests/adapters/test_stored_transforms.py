@@ -154,7 +154,8 @@ def test_values_that_are_not_transforms_are_refused(part, value):
     [
         (pad_to(20_000), "numbers up to 4,096, got 20000"),
         (pad_to(math.inf), "numbers up to 4,096, got inf"),
-        ({"class": "kornia.augmentation.ImageSequential", "parts": [pad_to(9)] * 300, "arguments": {}}, "200 parts"),
+        ({"class": "kornia.augmentation.ImageSequential", "parts": [pad_to(9)] * 300, "arguments": {}}, "200 tran"),
+        ({**pad_to(9), "arguments": {"size": [{"tuple": [9, 9]}] * 300}}, "200 parts, got 302"),
     ],
 )
 def test_what_a_stored_transform_may_cost_is_limited(transform, sentence):
@@ -162,6 +163,13 @@ def test_what_a_stored_transform_may_cost_is_limited(transform, sentence):
     payload = {"kind": "from_kornia", "before": None, "transform": transform, "after": None}
     with pytest.raises(apac.InputError, match=sentence):
         apac.Deformation.from_json(payload)
+
+
+@pytest.mark.parametrize("key", ["class", "__class_fullname__"])
+def test_the_transforms_of_all_parts_are_counted_before_one_is_built(key):
+    part = {"kind": "from_kornia", "before": None, "transform": {key: "x"}, "after": None}
+    with pytest.raises(apac.InputError, match="may have 200 transforms of other libraries, this one has 201"):
+        apac.Deformation.from_json({"kind": "Compose", "parts": [part] * 201})
 
 
 def test_albumentations_is_imported_without_a_question_to_a_server():

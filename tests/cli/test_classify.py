@@ -161,6 +161,22 @@ def test_a_closed_pipe_ends_quietly(run, digit, monkeypatch):
     assert done.stderr == "deciding: 100 %\n"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_the_output_leaves_one_sentence(run, digit, tmp_path, monkeypatch, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    csv = tmp_path / "decisions.csv"
+    command = [sys.executable, "-m", "apac", "classify", str(run), str(digit[0]), "--passes", "1", "--csv", str(csv)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 2
+        sentence = "apac: the output is not complete: No space left on device; free some space, and repeat the command."
+        assert done.stderr.splitlines()[-1] == sentence
+        assert "Traceback" not in done.stderr and csv.exists()
+        refused = subprocess.run([*command[:4], str(tmp_path)], stderr=full, check=False)
+        assert refused.returncode == 2  # of bad input, whose sentence is lost
+
+
 def test_a_closed_pipe_does_not_keep_results_from_being_written(run, digit, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     out = tmp_path / "decisions.csv"

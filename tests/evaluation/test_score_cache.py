@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import apac
@@ -312,6 +313,31 @@ def test_scores_of_other_classes_are_recomputed_and_not_read(network, images, tm
     network.seen = 0
     assert_same(ScoreCache(classifier, images, 4, tmp_path).get(4), first)
     assert network.seen == 4 * IMAGES
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_sums_that_no_passes_have_are_recomputed(network, images, tmp_path, value):
+    classifier = apac.Classifier(network, U)
+    first = ScoreCache(classifier, images, 4, tmp_path).get(4)
+    (path,) = tmp_path.iterdir()
+    sums = load_file(path)
+    for name in SUMS:
+        sums[name][0, 0] = value
+    save_file(sums, path, {"passes": "4", "seconds": "1"})
+    network.seen = 0
+    assert_same(ScoreCache(classifier, images, 4, tmp_path).get(4), first)
+    assert network.seen == 4 * IMAGES
+
+
+@pytest.mark.parametrize("seconds", ["1e400", "nan", "-1"])
+def test_sums_that_took_an_impossible_time_are_recomputed(network, images, tmp_path, seconds):
+    classifier = apac.Classifier(network, U)
+    ScoreCache(classifier, images, 4, tmp_path).get(4)
+    (path,) = tmp_path.iterdir()
+    save_file(load_file(path), path, {"passes": "4", "seconds": seconds})
+    cache = ScoreCache(classifier, images, 4, tmp_path)
+    cache.get(4)
+    assert math.isfinite(cache.seconds) and cache.seconds >= 0
 
 
 def test_a_damaged_file_of_more_passes_does_not_hide_that_of_fewer(network, images, tmp_path):

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from apac.models import import_path
 from apac.runs import storage
 from apac.runs.checkpointer import Checkpointer
 from apac.runs.folder import PRETRAINED
+from apac.runs.labeled_images import images_held_out, images_to_test
 from commands import refusal
 from own_networks import linear
 
@@ -84,6 +86,18 @@ def test_a_run_that_asks_for_too_much_is_refused(values, sentence, shipped):
     with pytest.raises(apac.ApacError, match=sentence) as caught:
         apac.load(shipped)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("data", ["/" + "a" * 300, "/" + "a\nb/" * 5000], ids=["long", "lines"])
+def test_the_path_of_the_data_is_named_on_one_short_line(data, shipped):
+    change(shipped, data=data)
+    run = apac.load(shipped)
+    for images in (images_to_test, images_held_out):
+        with pytest.raises(apac.InputError, match="there is no folder") as caught:
+            images(run)
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+    other = replace(run.settings, data="mnist-5k")
+    assert "\n" not in run.settings.differences(other) and len(run.settings.differences(other)) < 1000
 
 
 def test_no_network_is_built_by_the_numbers_of_a_run(shipped, monkeypatch):

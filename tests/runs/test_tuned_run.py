@@ -91,6 +91,7 @@ def test_a_damaged_choice_or_one_of_another_run_is_refused(copy):
     bad_candidates = [
         {**first, "temperatures": []},
         {**first, "temperatures": [[1, 0.0]]},
+        {**first, "temperatures": [[1, 5e-324]]},  # log-probabilities divided by it are infinite
         {**first, "temperatures": [[1, "x"]]},
         {**first, "temperatures": [[4, 1.0], [1, 1.0]]},
         {**first, "temperatures": [[0, 1.0]]},

@@ -43,9 +43,12 @@ class Candidate:
             raise InputError(f"the combine of a Candidate must be one of {', '.join(COMBINATIONS)}.")
         numbers, values = [m for m, _ in self.temperatures], [t for _, t in self.temperatures]
         valid = all(isinstance(m, int) and 1 <= m <= MAX_INTEGER for m in numbers)
-        valid = valid and all(0 < t < math.inf for t in values)
+        lowest, highest = limits.TEMPERATURE
+        valid = valid and all(lowest <= t <= highest for t in values)
         if not (numbers and valid and numbers == sorted(set(numbers))):
-            raise InputError("the temperatures of a Candidate must be numbers above 0, by increasing M.")
+            raise InputError(
+                f"the temperatures of a Candidate must be numbers from {lowest:g} to {highest:g}, by increasing M."
+            )
 
     def temperature(self, rule: Rule) -> float:
         """Return the temperature for a rule: interpolated in log M, and that of the largest M if M is not fixed."""

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from torch import Tensor
 
+from apac import limits
 from apac.classify.combine import Combine
 from apac.classify.decision import Decision
 from apac.classify.network_outputs import Outputs
@@ -23,7 +24,7 @@ from apac.distributed.ranks.group import Group
 from apac.errors import InputError
 from apac.inference.engine import Network
 from apac.progress import Progress, no_progress
-from apac.validation import validate_integer, validate_positive
+from apac.validation import validate_integer, validate_number
 
 DEFAULT_RULE = Certified()
 
@@ -70,7 +71,7 @@ class Classifier:
         for name, choices in (("combine", get_args(Combine)), ("outputs", get_args(Outputs))):
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {getattr(self, name)!r}.")
-        validate_positive(self, "temperature")
+        validate_number(self, "temperature", minimum=limits.TEMPERATURE[0], maximum=limits.TEMPERATURE[1])
         validate_integer(self, "device_batch", minimum=1)
         validate_integer(self, "seed")
 

@@ -99,16 +99,27 @@ def _exit(sentence: str, status: int, *, agreed: bool = False) -> NoReturn:
 
 
 class _Output(io.FileIO):
-    """An output of the process. Once its reader has left, as `head` does, the rest is dropped and the work goes on."""
+    """An output of the process. Once its reader has left, as `head` does, the rest is dropped and the work goes on.
+
+    Likewise if the output cannot be written, for example to a full disk; `error` is the reason.
+    """
+
+    error: OSError | None = None
 
     def write(self, data: Any, /) -> int:
         try:
-            return super().write(data)
+            if self.error is None:
+                return super().write(data)
         except BrokenPipeError:
-            return memoryview(data).nbytes
+            pass
+        except OSError as error:
+            self.error = error
+        return memoryview(data).nbytes
 
 
-def _finish_without_readers() -> None:
+def _finish_without_readers() -> list[_Output]:
+    """Replace the standard outputs by ones that drop what cannot be written, and return these."""
+    outputs = []
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed before the start
@@ -122,11 +133,13 @@ def _finish_without_readers() -> None:
                 io.BufferedWriter(output), stream.encoding, "backslashreplace", line_buffering=lines
             )
             setattr(sys, name, text)
+            outputs.append(output)
+    return outputs
 
 
 def run_app(app: typer.Typer) -> None:
     """Run the command line, and print usage errors on one line instead of in a box."""
-    _finish_without_readers()
+    outputs = _finish_without_readers()
     remember_interrupts()
     try:
         status = app(prog_name="apac", standalone_mode=False)
@@ -134,6 +147,9 @@ def run_app(app: typer.Typer) -> None:
         if status and started_by_torchrun():
             ignore_signal(signal.SIGTERM)  # torchrun ends the others once one has ended
         sys.stdout.flush()
+        if lost := [output.error for output in outputs if output.error is not None]:
+            print_error(f"the output is not complete: {lost[0].strerror}; free some space, and repeat the command.")
+            status = status or BAD_INPUT
         sys.exit(status)
     except KeyboardInterrupt:  # outside of a command, for example during an import
         print_error("interrupted.")

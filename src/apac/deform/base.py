@@ -209,6 +209,11 @@ class Deformation(ABC):
                 f"a deformation in JSON may have {limits.JSON_DEPTH} levels and {limits.DEFORMATIONS:,} parts, this "
                 f"one has more."
             )
+        if (transforms := _count_transforms(payload)) > limits.TRANSFORM_PARTS:
+            raise InputError(
+                f"a deformation in JSON may have {limits.TRANSFORM_PARTS} transforms of other libraries, this one has "
+                f"{transforms:,}."
+            )
         return _build(payload)
 
     @classmethod
@@ -228,6 +233,20 @@ def common_input_types(parts: Iterable[Deformation]) -> tuple[InputType, ...]:
 def size_factor(reference_size: int | None, image_size: tuple[int, int]) -> float:
     """Return how many times larger an image (H, W) is than `reference_size`, by its shorter side; 1 for None."""
     return 1.0 if reference_size is None else min(image_size) / reference_size
+
+
+TRANSFORM_KEYS = frozenset(("class", "__class_fullname__"))  # that name the class; the second is albumentations' own
+
+
+def _count_transforms(payload: Any) -> int:
+    """Return the number of objects of other libraries in JSON, each of which names its class."""
+    pending, count = [payload], 0
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict | list):
+            count += isinstance(value, dict) and not TRANSFORM_KEYS.isdisjoint(value)
+            pending.extend(value.values() if isinstance(value, dict) else value)
+    return count
 
 
 def _kinds() -> dict[str, type[Deformation]]:

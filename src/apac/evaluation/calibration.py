@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from apac import limits
+
 BINS = 15  # of the calibration error, as usual in the literature
-TEMPERATURE_RANGE = (1e-3, 1e3)  # of a temperature
 PRIOR_STD = 1.0  # standard deviation of the prior of ln temperature: a factor e or 1 / e is nothing unusual
 STEPS = 60  # at most, to find a temperature; Newton's method needs about six
 TOLERANCE = 1e-12  # of its logarithm
@@ -43,7 +44,7 @@ def fit_temperature(scores: Tensor, labels: Tensor) -> float:
     scores = scores.double()
     scores = scores - scores.gather(1, labels[:, None])  # relative to the label's
     low, high = (
-        math.log(1 / bound) for bound in reversed(TEMPERATURE_RANGE)
+        math.log(1 / bound) for bound in reversed(limits.TEMPERATURE)
     )  # of the logarithm of x = 1 / temperature
     middle = 0.0
     for _ in range(STEPS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -98,9 +99,11 @@ class ScoreCache:
         for path in self.folder.glob(f"{self._key}-*.safetensors"):
             with suppress(InputError, OSError, KeyError, ValueError):  # recompute if the file is damaged
                 tensors, metadata = read_tensors(path, "", partial(check_shapes, self.classifier, self.images))
-                if (0 if scores is None else scores.passes) < int(metadata["passes"]) <= passes:
-                    scores = Scores(int(metadata["passes"]), *self._sums(tensors))
-                    seconds = float(metadata["seconds"])
+                stored, taken = int(metadata["passes"]), float(metadata["seconds"])
+                if not 0 <= taken < math.inf:
+                    raise ValueError("the seconds are damaged")
+                if (0 if scores is None else scores.passes) < stored <= passes:
+                    scores, seconds = Scores(stored, *self._sums(tensors)), taken
         return scores, seconds
 
     def _complete(self, passes: int) -> None:
@@ -119,8 +122,8 @@ class ScoreCache:
         sums = [tensors[name] for name in SUMS]
         if any(part.ndim != 2 or part.dtype != torch.float64 for part in sums):
             raise ValueError("the sums are damaged")
-        if sums[0].numel() and bool(sums[0].isnan().all()):  # some images may be NaN, for which the network fails
-            raise ValueError("the sums are not numbers")
+        if not all(bool(part.isfinite().all()) for part in sums):
+            raise ValueError("the sums are not finite")
         return sums
 
     def _save(self, passes: int) -> None:

@@ -11,13 +11,15 @@ from apac import limits
 from apac.errors import InputError, require
 
 TENSOR = "onnx.TensorProto"
+INTEGERS = (1, 2, 3, 4, 7, 8)  # `cpp_type` of the fields of integers, which have one byte or more each
 
 
 def check_onnx(path: Path, max_bytes: int) -> None:
     """Raise InputError if a file is not an ONNX network, is too large, or has weights in other files.
 
     A file from elsewhere must not choose other files. The fields are counted because an empty node, two bytes in the
-    file, takes 200 in memory. The weights are skipped: only the pages with other fields are read.
+    file, takes 200 in memory, and the bytes of lists of integers because a small one, a byte in the file, takes up to
+    25. Raw data and floating-point numbers are skipped: only the pages with other fields are read.
     """
     onnx = require("onnx", extra="fast")
     size = path.stat().st_size
@@ -30,10 +32,17 @@ def check_onnx(path: Path, max_bytes: int) -> None:
         raise InputError(f"{path} is empty; give an .onnx file.")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            for count, (kind, name, value) in enumerate(_fields(data, onnx.ModelProto.DESCRIPTOR)):
+            listed = 0
+            for count, (kind, name, value, integer_bytes) in enumerate(_fields(data, onnx.ModelProto.DESCRIPTOR)):
                 if count >= limits.ONNX_FIELDS:
                     raise InputError(
                         f"{path} has more than {limits.ONNX_FIELDS:,} fields beside its weights; export a smaller one."
+                    )
+                listed += integer_bytes
+                if listed > limits.ONNX_INTEGER_BYTES:
+                    raise InputError(
+                        f"{path} has more than {limits.ONNX_INTEGER_BYTES >> 20} MiB of integers outside of raw data; "
+                        f"export its weights as raw data."
                     )
                 if kind == TENSOR and (name == "external_data" or (name == "data_location" and value)):
                     raise InputError(f"{path} has weights in other files; export it as one file.")
@@ -43,8 +52,8 @@ def check_onnx(path: Path, max_bytes: int) -> None:
             raise InputError(f"{path} cannot be read as an ONNX network: it is damaged or truncated.") from error
 
 
-def _fields(data: mmap.mmap, root: Any) -> Iterator[tuple[str, str | None, int]]:
-    """Yield, of each field, the message that it belongs to, its name and its number or its length.
+def _fields(data: mmap.mmap, root: Any) -> Iterator[tuple[str, str | None, int, int]]:
+    """Yield, of each field, its message, its name, its number or length, and the bytes of its list of integers.
 
     The format is that of protocol buffers. Raises IndexError or ValueError if it is damaged.
     """
@@ -57,7 +66,7 @@ def _fields(data: mmap.mmap, root: Any) -> Iterator[tuple[str, str | None, int]]
             if key < 8:
                 raise ValueError("fields are numbered from 1")
             field = known.get(key >> 3)
-            value = 0
+            value = integer_bytes = 0
             match key & 7:
                 case 0:  # a number
                     value, at = _varint(data, at)
@@ -67,6 +76,8 @@ def _fields(data: mmap.mmap, root: Any) -> Iterator[tuple[str, str | None, int]]
                     value, at = _varint(data, at)
                     if field is not None and field.message_type is not None:
                         pending.append((field.message_type, at, at + value))
+                    elif field is not None and field.cpp_type in INTEGERS:
+                        integer_bytes = value
                     at += value
                 case 5:  # four bytes
                     at += 4
@@ -74,7 +85,7 @@ def _fields(data: mmap.mmap, root: Any) -> Iterator[tuple[str, str | None, int]]
                     raise ValueError("there is no such field")
             if at > end:
                 raise ValueError("a field is longer than its message")
-            yield message.full_name, None if field is None else field.name, value
+            yield message.full_name, None if field is None else field.name, value, integer_bytes
 
 
 def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:

@@ -15,12 +15,13 @@ from typing import Any
 from torch import Tensor
 
 import apac.adapters.transforms.libraries  # noqa: F401  (Deformation.from_json finds the classes that are imported)
+from apac import limits
 from apac.data import NAMES
 from apac.deform.base import Deformation
 from apac.errors import InputError, StorageError
 from apac.runs.storage import Shapes, read_json, read_tensors, write_json, write_tensors
 from apac.training.config import TrainConfig
-from apac.validation import quoted
+from apac.validation import quoted, shortened
 
 FORMAT = 2  # runs in any other format are rejected
 REMEDY = "train it again with overwrite=True"
@@ -68,10 +69,14 @@ class RunSettings:
         pairs = [(name, getattr(self, name), getattr(other, name)) for name in ("network", "data")]
         names = [field.name for field in fields(TrainConfig) if field.compare]
         pairs += [(name, getattr(self.config, name), getattr(other.config, name)) for name in names]
-        parts = [f"{name} {ours}, not {theirs}" for name, ours, theirs in pairs if ours != theirs]
+        parts = [f"{name} {_text(ours)}, not {_text(theirs)}" for name, ours, theirs in pairs if ours != theirs]
         if self.deformation != other.deformation:
             parts.append("another deformation")
         return "; ".join(parts)
+
+
+def _text(value: Any) -> str:
+    return shortened(value, limits.QUOTED_TEXT)
 
 
 def check_free(folder: Path, settings: RunSettings, *, resume: bool, overwrite: bool) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from apac import data as data_sets
+from apac import limits
 from apac.data.base import Dataset
 from apac.data.folder import FolderDataset
 from apac.data.folder_parts import FolderParts, read_parts
@@ -63,9 +64,10 @@ def images_to_test(
     assert name is not None
     if name in data_sets.NAMES:
         return _of_data_set(run, name, progress)
-    if data is None and not Path(name).is_dir():
+    if data is None and not os.path.isdir(name):  # unlike Path.is_dir, it takes names of any length
         raise InputError(
-            f"there is no folder {shortened(name)}, on which this run was trained; if it was moved, pass data=."
+            f"there is no folder {shortened(name, limits.QUOTED_TEXT)}, on which this run was trained; if it was "
+            f"moved, pass data=."
         )
     check_reads_files(run.normalization)
     own = name == run.data
@@ -82,7 +84,7 @@ def images_to_test(
     own = own or _are_training_images(run, parts)
     found = parts.test if own or parts.split_by_folders else parts.all_files()
     if not len(found.images):
-        raise InputError(f"{name} has no images to test on; add some to each class.")
+        raise InputError(f"{shortened(name, limits.QUOTED_TEXT)} has no images to test on; add some to each class.")
     files = tuple(path.relative_to(name).as_posix() for path in found.files)
     return LabeledImages(run.normalize(found.images), found.labels, files, name, own)
 
@@ -107,9 +109,12 @@ def images_held_out(
     name = run.data if data is None else data_name(data)
     assert name is not None
     if name != run.data and (name in data_sets.NAMES or run.data in data_sets.NAMES):
-        raise InputError(f"the held-out images of this run belong to its training data, {run.data}; omit data={name}.")
-    if name not in data_sets.NAMES and not Path(name).is_dir():
-        known = f"there is no folder {name}"
+        raise InputError(
+            f"the held-out images of this run belong to its training data, "
+            f"{shortened(run.data, limits.QUOTED_TEXT)}; omit data={shortened(name, limits.QUOTED_TEXT)}."
+        )
+    if name not in data_sets.NAMES and not os.path.isdir(name):
+        known = f"there is no folder {shortened(name, limits.QUOTED_TEXT)}"
         if data is None:
             raise InputError(f"{known}, on which this run was trained; if it was moved, pass data=.")
         raise InputError(f"{known}; to say where the training images of this run are now, pass data=.")

@@ -21,6 +21,7 @@ from apac.runs.folder import RunSettings
 from apac.runs.presets import default_deformation
 from apac.runs.training_data import data_name
 from apac.training.config import TrainConfig
+from apac.validation import quoted
 
 
 def validate_settings(network: Any, data: Any, deformation: Any, config: TrainConfig) -> RunSettings:
@@ -60,7 +61,7 @@ def _network_name(network: Any) -> str | None:
         return network
     if not isinstance(network, str) or network not in models.NAMES:
         raise InputError(
-            f"there is no network {network!r}; choose one of {', '.join(models.NAMES)}, timm:NAME, a module, or "
+            f"there is no network {quoted(network)}; choose one of {', '.join(models.NAMES)}, timm:NAME, a module, or "
             f"package.module:function."
         )
     return str(network)
