@@ -18,7 +18,7 @@ from apac import limits
 from apac.data.folder_files import OTHER_FORMATS, SUFFIXES
 from apac.errors import InputError, StorageError
 from apac.runs.storage import write_atomically
-from apac.validation import shortened
+from apac.validation import open_regular, shortened
 
 STANDARD_INPUT = "-"
 NAMES, OFFSETS = "files.list", "files.offsets"
@@ -168,8 +168,8 @@ class FileList:
         names = b""
         with (
             suppress(OSError, ValueError),
-            (self.folder / OFFSETS).open("rb") as offsets,
-            (self.folder / NAMES).open("rb") as file,
+            open_regular(self.folder / OFFSETS) as offsets,
+            open_regular(self.folder / NAMES) as file,
         ):
             offsets.seek(8 * part)
             first, last = array("Q", offsets.read(16))
@@ -185,7 +185,7 @@ class FileList:
         """Yield all paths. At the end they are compared with the digest."""
         digest, rest = hashlib.sha256(), b""
         try:
-            with (self.folder / NAMES).open("rb") as file:
+            with open_regular(self.folder / NAMES) as file:
                 while block := file.read(BLOCK):
                     digest.update(block)
                     *names, rest = (rest + block).split(SEPARATOR)
