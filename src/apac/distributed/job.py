@@ -175,12 +175,20 @@ def read_job(out: Path) -> Job:
 
 @contextmanager
 def _marked(out: Path, sources: Sequence[str]) -> Iterator[None]:
-    """Mark the folder during the block if the standard input is read. The mark stays if the block does not end."""
+    """Mark the folder during the block if the standard input is read. The mark stays if the block does not end.
+
+    A list that is refused leaves no mark in a folder without a job, in which no restart continues anyway.
+    """
     if STANDARD_INPUT not in sources:
         yield
         return
     write_text(out / READING, "")
-    yield
+    try:
+        yield
+    except InputError:
+        if not (out / FILE).exists():
+            (out / READING).unlink(missing_ok=True)
+        raise
     (out / READING).unlink(missing_ok=True)
 
 
