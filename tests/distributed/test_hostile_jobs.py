@@ -13,10 +13,13 @@ import pytest
 from fuzz.file_targets import small_job
 
 import apac
+from apac import limits
 from apac.distributed import file_list
 from apac.distributed.claims import Claims
+from apac.distributed.deciding import decide_files
 from apac.distributed.job import Job
 from apac.distributed.merge import merge_parts
+from file_jobs import file_classifier
 
 SPARSE = 20 << 30  # bytes; a file system stores none of them
 
@@ -48,11 +51,25 @@ def test_a_huge_name_of_a_file_is_refused(job, tmp_path):
     (tmp_path / "job" / file_list.NAMES).write_bytes(b"x" * 100_000)
     with pytest.raises(apac.StorageError, match=r"list of files in .* is damaged"):
         next(iter(job.files))
+    (tmp_path / "job" / file_list.NAMES).write_bytes(b"x" * (limits.PATH_BYTES + 1) + b"\0x\0x\0")
+    (tmp_path / "job" / file_list.OFFSETS).write_bytes(array("Q", [0, limits.PATH_BYTES + 4]).tobytes())
+    for read in (lambda: next(iter(job.files)), lambda: job.files.read(0)):
+        with pytest.raises(apac.StorageError, match=r"list of files in .* is damaged"):
+            read()
 
 
 def test_the_bytes_of_a_part_are_bounded_by_its_files_not_by_the_part_size(job):
     large = replace(job, files=replace(job.files, part_size=1_000_000))
     assert large.parts.max_bytes(0) < 1 << 20
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+@pytest.mark.parametrize("character", [b'"', b"\xe9", "\U0001f600".encode()], ids=["quotes", "bytes", "symbols"])
+def test_the_longest_paths_and_their_reasons_fit_into_a_part(character, format, tmp_path):
+    paths = [b"%04d" % number + (limits.PATH_BYTES - 4) // len(character) * character for number in range(40)]
+    (tmp_path / "list").write_bytes(b"\n".join(paths))
+    decide_files(file_classifier(), [f"@{tmp_path}/list"], tmp_path / "job", format=format, part_size=40)
+    merge_parts(tmp_path / "job", tmp_path / "merged.csv")
 
 
 @pytest.mark.parametrize("format", ["csv", "parquet"])

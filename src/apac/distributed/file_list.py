@@ -184,13 +184,15 @@ class FileList:
         ):
             offsets.seek(8 * part)
             first, last = array("Q", offsets.read(16))
-            size = min(os.fstat(file.fileno()).st_size, first + limits.PATH_BYTES * self.files_of(part))
+            longest = limits.PATH_BYTES + len(SEPARATOR)
+            size = min(os.fstat(file.fileno()).st_size, first + longest * self.files_of(part))
             if first <= last <= size:
                 file.seek(first)
                 names = file.read(last - first)
-        if names.count(SEPARATOR) != self.files_of(part):
+        *paths, rest = names.split(SEPARATOR)
+        if rest or len(paths) != self.files_of(part) or not _fit(paths):
             raise _damaged(self.folder)
-        return [os.fsdecode(name) for name in names.split(SEPARATOR)[:-1]]
+        return [os.fsdecode(path) for path in paths]
 
     def __iter__(self) -> Iterator[str]:
         """Yield all paths. At the end they are compared with the digest."""
@@ -200,7 +202,7 @@ class FileList:
                 while block := file.read(BLOCK):
                     digest.update(block)
                     *names, rest = (rest + block).split(SEPARATOR)
-                    if len(rest) > limits.PATH_BYTES:
+                    if not _fit([*names, rest]):
                         raise _damaged(self.folder)
                     yield from map(os.fsdecode, names)
         except OSError as error:
@@ -254,6 +256,11 @@ def store_list(folder: Path, paths: Iterable[str], part_size: int | None = None)
     starts = array("Q", [*offsets[:-1:merged], offsets[-1]])
     write_atomically(folder / OFFSETS, lambda temporary: temporary.write_bytes(starts.tobytes()))
     return FileList(folder, files, digest.hexdigest(), step * merged)
+
+
+def _fit(paths: Iterable[bytes]) -> bool:
+    """Return whether all paths are short enough for their rows to fit into a part."""
+    return all(len(path) <= limits.PATH_BYTES for path in paths)
 
 
 def _not_listed(folder: str, error: OSError) -> InputError:
