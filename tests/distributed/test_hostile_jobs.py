@@ -17,8 +17,10 @@ from apac import limits
 from apac.distributed import file_list
 from apac.distributed.claims import Claims
 from apac.distributed.deciding import decide_files
-from apac.distributed.job import Job
+from apac.distributed.job import Job, open_job
 from apac.distributed.merge import merge_parts
+from apac.distributed.tables import BOOLEANS, INTEGERS, row_of, to_bytes
+from apac.evaluation.records import COLUMNS
 from file_jobs import file_classifier
 
 SPARSE = 20 << 30  # bytes; a file system stores none of them
@@ -70,6 +72,21 @@ def test_the_longest_paths_and_their_reasons_fit_into_a_part(character, format, 
     (tmp_path / "list").write_bytes(b"\n".join(paths))
     decide_files(file_classifier(), [f"@{tmp_path}/list"], tmp_path / "job", format=format, part_size=40)
     merge_parts(tmp_path / "job", tmp_path / "merged.csv")
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_the_longest_names_of_classes_fit_into_a_part(format, tmp_path):
+    classes = tuple(f"{number:03}".ljust(limits.CLASS_NAME, "\U0001f600") for number in range(100))
+    (tmp_path / "1.png").touch()
+    with Claims(tmp_path / "claims") as claims:
+        job = open_job(tmp_path / "job", claims, {"format": format, "classes": classes}, [str(tmp_path)], part_size=1)
+    path = "\udce9" * limits.PATH_BYTES
+    numbers = dict.fromkeys(COLUMNS, -1.2345678901234567e-300) | dict.fromkeys(INTEGERS, 2**40)
+    texts = {"image": path, "label": classes[0], "runner_up": classes[1], "stopped": "exhaustive", "combine": "product"}
+    probabilities = {name: 1.2345678901234567e-300 / (number + 1) for number, name in enumerate(classes)}
+    record = numbers | dict.fromkeys(BOOLEANS, False) | texts | {"probabilities": probabilities}
+    job.parts.write(0, to_bytes([row_of(record, classes)], classes, job.format))
+    assert job.parts.state(0) == "complete"
 
 
 @pytest.mark.parametrize("format", ["csv", "parquet"])
