@@ -21,7 +21,7 @@ from apac.distributed.job import Job, open_job
 from apac.distributed.merge import merge_parts
 from apac.distributed.tables import BOOLEANS, INTEGERS, row_of, to_bytes
 from apac.evaluation.records import COLUMNS
-from file_jobs import file_classifier
+from file_jobs import file_classifier, merged, write_images
 
 SPARSE = 20 << 30  # bytes; a file system stores none of them
 
@@ -122,6 +122,24 @@ def test_a_folder_in_place_of_a_part_is_named(job, tmp_path):
     job.parts.path(0).mkdir()
     with pytest.raises(apac.StorageError, match=r"could not read .*000000\.csv: it is not a regular file; remove it"):
         merge_parts(tmp_path / "job", tmp_path / "merged.csv")
+
+
+@pytest.mark.parametrize("name", ["0", "0000000", "00000\u0660", "000002", "link"])
+def test_files_beside_the_parts_do_not_count_as_parts(name, tmp_path):
+    images = write_images(tmp_path / "images", 4)
+    expected = merged(file_classifier(), images, tmp_path / "job", part_size=2)
+    parts = tmp_path / "job" / "parts"
+    for file in parts.glob("000000.*"):
+        file.unlink()
+    if name == "link":
+        (parts / "000000.sha256").symlink_to("nowhere")
+    else:
+        (parts / f"{name}.sha256").touch()
+    with pytest.raises(apac.InputError, match=r"of 2 parts, part 0 \(missing\) must be decided"):
+        merge_parts(tmp_path / "job", tmp_path / "again.csv")
+    assert merged(file_classifier(), images, tmp_path / "job", part_size=2) == expected
+    if name != "link":
+        assert (parts / f"{name}.sha256").exists()
 
 
 def test_a_circle_of_links_in_place_of_the_parts_is_named(job, tmp_path):
