@@ -10,6 +10,7 @@ import pytest
 import apac
 from apac.cli.options import deformation_of
 from apac.data.mapped import open_file
+from apac.distributed.file_list import NAMES, OFFSETS, store_list
 from apac.distributed.parts import Parts
 from apac.runs.storage import write_atomically, write_text
 from apac.validation import open_regular
@@ -66,3 +67,15 @@ def test_a_pipe_in_place_of_a_part_is_refused(suffix, tmp_path):
     for call in (parts.state, parts.open):
         with pytest.raises(apac.StorageError, match="not a regular file; remove it, and it is decided again"):
             call(0)
+
+
+@pytest.mark.parametrize("name", [NAMES, OFFSETS])
+def test_a_pipe_in_the_list_of_files_counts_as_damaged(name, tmp_path):
+    files = store_list(tmp_path, ["a.png", "b.png"])
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(apac.StorageError, match=r"the list of files in .* is damaged"):
+        files.read(0)
+    if name == NAMES:
+        with pytest.raises(apac.StorageError, match=r"the list of files in .* is damaged"):
+            list(files)

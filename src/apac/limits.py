@@ -41,10 +41,12 @@ CLASS_NAME = 1_000  # characters; a name is a column of a table and a part of ev
 IMAGE_VALUES = 1 << 26  # of an image that a network takes, C · H · W; 4,096 × 4,096 in color
 QUOTED = 120  # characters of a value that an error message quotes; a line of a terminal or two
 QUOTED_TEXT = 500  # characters of a path, or of a message of other code, in an error message; most are shorter
-PATH_BYTES = 1 << 15  # of a path in the list of a job; Linux allows 4,096
-ROW_BYTES = 1 << 16  # of a decision in a part of a job, without the probabilities: a path, two classes, a reason
+PATH_BYTES = 1 << 12  # of a path in the list of a job; Linux opens no longer ones
+ROW_BYTES = 1 << 16  # of a decision in a part of a job, without the probabilities: a path, two classes, a reason. The
+# path has up to 16 KiB: CSV doubles quotes, and Parquet gets 4 characters for a byte that is not UTF-8.
 PROBABILITY_BYTES = 32  # of a number in such a table
-COLUMN_BYTES = 1 << 13  # of the description of a column: a name of a class, up to three times
+COLUMN_BYTES = 1 << 12  # of the description of a column, with the smallest and the largest value, without its name
+COLUMN_NAMES = 4  # times that a table may have the name of a column; Parquet has it three times, once in base64
 JOB_PARTS = 1_000_000  # of a job; each is two files in one folder, and every process lists all parts in memory
 
 # ONNX files

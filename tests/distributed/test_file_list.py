@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import apac
+from apac import limits
 from apac.data.folder_files import image_files
 from apac.distributed import file_list
 from apac.distributed.file_list import FileList, any_image, find_images, store_list
@@ -70,7 +71,7 @@ def test_patterns_lists_and_the_standard_input_are_sources(folder, tmp_path, mon
     [
         ("photos", "there is no file or folder photos"),
         ("@photos", "the list photos cannot be read: No such file"),
-        ("@nul", "got a NUL character"),
+        ("@nul", "the list nul must have one path per line, got a NUL character in line 1; list them without -print0"),
     ],
 )
 def test_a_source_that_does_not_exist_is_refused(tmp_path, monkeypatch, source, sentence):
@@ -78,6 +79,30 @@ def test_a_source_that_does_not_exist_is_refused(tmp_path, monkeypatch, source, 
     Path("nul").write_bytes(b"1.png\0002.png\n")
     with pytest.raises(apac.InputError, match=sentence):
         list(find_images([source]))
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_the_longest_path_of_a_list_is_read_and_a_longer_line_is_named(end, tmp_path):
+    longest = "x" * limits.PATH_BYTES
+    (tmp_path / "list").write_bytes(b"1.png\n\n" + longest.encode() + end)
+    assert list(find_images([f"@{tmp_path}/list"])) == ["1.png", longest]
+    for line in (longest.encode() + b"x" + end, longest.encode() + b"\r\r\r" + end, b"\r" * 2 * len(longest) + b"x"):
+        (tmp_path / "list").write_bytes(b"1.png\n\n" + line)
+        with pytest.raises(apac.InputError, match=r"list must have one path per line, got more than .* in line 3; end"):
+            list(find_images([f"@{tmp_path}/list"]))
+
+
+@pytest.mark.parametrize("content", [b"\0", b"x"], ids=["NUL", "x"])
+def test_a_list_without_line_ends_is_not_read_into_memory(content, tmp_path, monkeypatch):
+    lines = io.BytesIO(content * 5_000_000)
+    monkeypatch.setattr(file_list, "sys", SimpleNamespace(stdin=SimpleNamespace(buffer=lines)))
+    tracemalloc.start()
+    with pytest.raises(apac.InputError, match=r"the standard input must have one path per line, got .* in line 1"):
+        store_list(tmp_path, find_images(["-"]))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1e6
+    assert not list(tmp_path.iterdir())
 
 
 def test_any_image_is_found_without_listing_a_folder(folder, tmp_path, monkeypatch):
@@ -155,9 +180,19 @@ def test_a_damaged_list_is_refused(tmp_path):
         list(FileList(tmp_path / "none", 5, "", 2))
 
 
-def test_no_files_are_refused(tmp_path):
-    with pytest.raises(apac.InputError, match="no image files"):
-        store_list(tmp_path, [])
+@pytest.mark.parametrize(
+    ("paths", "sentence"),
+    [
+        ([], "no image files"),
+        (["1.png", "x" * (limits.PATH_BYTES + 1)], r"the path x{500}… has more than .* bytes; rename its folders"),
+        (["1.png"] * (limits.JOB_PARTS + 1), "1,000,001 files in parts of 1 are more than 1,000,000 parts"),
+    ],
+    ids=["none", "long", "many"],
+)
+def test_a_list_that_is_refused_leaves_nothing(paths, sentence, tmp_path):
+    with pytest.raises(apac.InputError, match=sentence):
+        store_list(tmp_path, paths, part_size=1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_offsets_that_are_cut_anywhere_are_refused_in_one_sentence(tmp_path):

@@ -13,10 +13,15 @@ import pytest
 from fuzz.file_targets import small_job
 
 import apac
+from apac import limits
 from apac.distributed import file_list
 from apac.distributed.claims import Claims
-from apac.distributed.job import Job
+from apac.distributed.deciding import decide_files
+from apac.distributed.job import Job, open_job
 from apac.distributed.merge import merge_parts
+from apac.distributed.tables import BOOLEANS, INTEGERS, row_of, to_bytes
+from apac.evaluation.records import COLUMNS
+from file_jobs import file_classifier, merged, write_images
 
 SPARSE = 20 << 30  # bytes; a file system stores none of them
 
@@ -48,11 +53,40 @@ def test_a_huge_name_of_a_file_is_refused(job, tmp_path):
     (tmp_path / "job" / file_list.NAMES).write_bytes(b"x" * 100_000)
     with pytest.raises(apac.StorageError, match=r"list of files in .* is damaged"):
         next(iter(job.files))
+    (tmp_path / "job" / file_list.NAMES).write_bytes(b"x" * (limits.PATH_BYTES + 1) + b"\0x\0x\0")
+    (tmp_path / "job" / file_list.OFFSETS).write_bytes(array("Q", [0, limits.PATH_BYTES + 4]).tobytes())
+    for read in (lambda: next(iter(job.files)), lambda: job.files.read(0)):
+        with pytest.raises(apac.StorageError, match=r"list of files in .* is damaged"):
+            read()
 
 
 def test_the_bytes_of_a_part_are_bounded_by_its_files_not_by_the_part_size(job):
     large = replace(job, files=replace(job.files, part_size=1_000_000))
     assert large.parts.max_bytes(0) < 1 << 20
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+@pytest.mark.parametrize("character", [b'"', b"\xe9", "\U0001f600".encode()], ids=["quotes", "bytes", "symbols"])
+def test_the_longest_paths_and_their_reasons_fit_into_a_part(character, format, tmp_path):
+    paths = [b"%04d" % number + (limits.PATH_BYTES - 4) // len(character) * character for number in range(40)]
+    (tmp_path / "list").write_bytes(b"\n".join(paths))
+    decide_files(file_classifier(), [f"@{tmp_path}/list"], tmp_path / "job", format=format, part_size=40)
+    merge_parts(tmp_path / "job", tmp_path / "merged.csv")
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_the_longest_names_of_classes_fit_into_a_part(format, tmp_path):
+    classes = tuple(f"{number:03}".ljust(limits.CLASS_NAME, "\U0001f600") for number in range(100))
+    (tmp_path / "1.png").touch()
+    with Claims(tmp_path / "claims") as claims:
+        job = open_job(tmp_path / "job", claims, {"format": format, "classes": classes}, [str(tmp_path)], part_size=1)
+    path = "\udce9" * limits.PATH_BYTES
+    numbers = dict.fromkeys(COLUMNS, -1.2345678901234567e-300) | dict.fromkeys(INTEGERS, 2**40)
+    texts = {"image": path, "label": classes[0], "runner_up": classes[1], "stopped": "exhaustive", "combine": "product"}
+    probabilities = {name: 1.2345678901234567e-300 / (number + 1) for number, name in enumerate(classes)}
+    record = numbers | dict.fromkeys(BOOLEANS, False) | texts | {"probabilities": probabilities}
+    job.parts.write(0, to_bytes([row_of(record, classes)], classes, job.format))
+    assert job.parts.state(0) == "complete"
 
 
 @pytest.mark.parametrize("format", ["csv", "parquet"])
@@ -88,6 +122,24 @@ def test_a_folder_in_place_of_a_part_is_named(job, tmp_path):
     job.parts.path(0).mkdir()
     with pytest.raises(apac.StorageError, match=r"could not read .*000000\.csv: it is not a regular file; remove it"):
         merge_parts(tmp_path / "job", tmp_path / "merged.csv")
+
+
+@pytest.mark.parametrize("name", ["0", "0000000", "00000\u0660", "000002", "link"])
+def test_files_beside_the_parts_do_not_count_as_parts(name, tmp_path):
+    images = write_images(tmp_path / "images", 4)
+    expected = merged(file_classifier(), images, tmp_path / "job", part_size=2)
+    parts = tmp_path / "job" / "parts"
+    for file in parts.glob("000000.*"):
+        file.unlink()
+    if name == "link":
+        (parts / "000000.sha256").symlink_to("nowhere")
+    else:
+        (parts / f"{name}.sha256").touch()
+    with pytest.raises(apac.InputError, match=r"of 2 parts, part 0 \(missing\) must be decided"):
+        merge_parts(tmp_path / "job", tmp_path / "again.csv")
+    assert merged(file_classifier(), images, tmp_path / "job", part_size=2) == expected
+    if name != "link":
+        assert (parts / f"{name}.sha256").exists()
 
 
 def test_a_circle_of_links_in_place_of_the_parts_is_named(job, tmp_path):

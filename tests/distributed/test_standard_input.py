@@ -30,13 +30,13 @@ class Input(io.BytesIO):
         super().__init__(lines.encode())
         self.left = dies_after
 
-    def __next__(self) -> bytes:
+    def readline(self, size: int | None = -1, /) -> bytes:
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
                 self.left = None
                 raise KeyboardInterrupt
-        return super().__next__()
+        return super().readline(size)
 
 
 def pipe(monkeypatch: pytest.MonkeyPatch, images: Path, *, count: int = 6, dies_after: int | None = None) -> None:
@@ -84,6 +84,26 @@ def test_a_restart_does_not_trust_an_older_list_that_was_not_compared(images, tm
     decide_files(file_classifier(), ["-"], tmp_path / "d")
     pipe(monkeypatch, images, dies_after=2)
     with pytest.raises(KeyboardInterrupt):
+        decide_files(file_classifier(), ["-"], tmp_path / "d")
+    with pytest.raises(apac.InputError, match=LOST):
+        decide_files(file_classifier(), ["-"], tmp_path / "d", is_restart=True)
+
+
+def test_a_list_that_is_refused_leaves_an_empty_folder(images, tmp_path, monkeypatch):
+    long = io.BytesIO(b"1.png\n" + b"x" * 1_000_000)
+    monkeypatch.setattr(file_list, "sys", SimpleNamespace(stdin=SimpleNamespace(buffer=long)))
+    with pytest.raises(apac.InputError, match=r"the standard input must have one path per line, got .* in line 2"):
+        decide_files(file_classifier(), ["-"], tmp_path / "d")
+    assert not list((tmp_path / "d").iterdir())
+    with pytest.raises(apac.InputError, match=LOST):
+        decide_files(file_classifier(), ["-"], tmp_path / "d", is_restart=True)
+
+
+def test_a_restart_does_not_trust_a_job_after_its_list_was_refused(images, tmp_path, monkeypatch):
+    pipe(monkeypatch, images)
+    decide_files(file_classifier(), ["-"], tmp_path / "d")
+    pipe(monkeypatch, images, count=5)
+    with pytest.raises(apac.InputError, match="another job"):
         decide_files(file_classifier(), ["-"], tmp_path / "d")
     with pytest.raises(apac.InputError, match=LOST):
         decide_files(file_classifier(), ["-"], tmp_path / "d", is_restart=True)

@@ -23,6 +23,7 @@ from apac import limits
 from apac.data.decode import MARGIN, MAX_SIDE, Decoded, load_picture, silent_libtiff, too_large
 from apac.data.digit_image import as_mnist
 from apac.errors import InputError
+from apac.validation import shortened
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # it logs why a file is refused, which the error says
 READS_AVIF = AvifImagePlugin.SUPPORTED  # Pillow may be built without it
@@ -74,7 +75,7 @@ def decode_image(
     max_pixels: int | None = None,
 ) -> tuple[Tensor, tuple[str, ...]]:
     """`read_image` for use in worker threads, inside of `without_warnings`."""
-    return _convert(partial(_open, path, max_pixels), str(path), image_shape, fit=fit, digit=digit)
+    return _convert(partial(_open, path, max_pixels), _name(path), image_shape, fit=fit, digit=digit)
 
 
 def decode_bytes(
@@ -119,26 +120,32 @@ def _convert(
 
 def _open(path: Path, max_pixels: int | None, side: int | None = None, fit: Fit = "crop") -> Decoded:
     """Return `load_picture` of a file, or raise InputError with the reason why it cannot be read."""
+    name = _name(path)
     try:
         if path.is_dir():
-            raise InputError(f"{path} is a folder; give the path of one image file.")
+            raise InputError(f"{name} is a folder; give the path of one image file.")
         if path.stat().st_size == 0:
-            raise InputError(f"{path} is empty; give an image file, such as PNG or JPEG.")
+            raise InputError(f"{name} is empty; give an image file, such as PNG or JPEG.")
         with path.open("rb") as content:
-            return load_picture(str(path), content, FORMATS, side, fit == "crop", max_pixels)
+            return load_picture(name, content, FORMATS, side, fit == "crop", max_pixels)
     except InputError:
         raise
     except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}; give the path of an image file.") from error
+        raise InputError(f"there is no file {name}; give the path of an image file.") from error
     except PermissionError as error:
-        raise InputError(f"{path} is not readable; change its permissions or give another image file.") from error
+        raise InputError(f"{name} is not readable; change its permissions or give another image file.") from error
     except Image.DecompressionBombError as error:
-        raise InputError(too_large(str(path), max_pixels)) from error
+        raise InputError(too_large(name, max_pixels)) from error
     except Exception as error:  # Pillow raises many kinds of exceptions for damaged files
         raise InputError(
-            f"{path} cannot be read as an image ({_reason(path, error)}); "
+            f"{name} cannot be read as an image ({_reason(path, error)}); "
             "give an undamaged PNG, JPEG, WebP, GIF, BMP, TIFF or PNM file."
         ) from error
+
+
+def _name(path: Path) -> str:
+    """Return a path for an error message, which is a part of a row of a table."""
+    return shortened(path, limits.QUOTED_TEXT)
 
 
 def _reason(path: Path, error: Exception) -> str:
@@ -147,7 +154,9 @@ def _reason(path: Path, error: Exception) -> str:
             brand = file.read(12)[4:]
         # Phones and messengers give such files the suffix .jpg.
         return "HEIC" if brand.startswith(HEIC_BRANDS) or path.suffix.lower() in HEIC_SUFFIXES else "unknown format"
-    return str(error).split("\n")[0].rstrip(".") or type(error).__name__
+    # The text of an error of the system repeats the path.
+    text = getattr(error, "strerror", None) or str(error).split("\n")[0]
+    return shortened(text, limits.QUOTED_TEXT) or type(error).__name__
 
 
 def _gray(picture: Image.Image) -> tuple[NDArray[np.float32], list[str]]:

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,7 +18,7 @@ from apac import limits
 from apac.data.folder_files import OTHER_FORMATS, SUFFIXES
 from apac.errors import InputError, StorageError
 from apac.runs.storage import write_atomically
-from apac.validation import shortened
+from apac.validation import open_regular, shortened
 
 STANDARD_INPUT = "-"
 NAMES, OFFSETS = "files.list", "files.offsets"
@@ -37,7 +37,7 @@ def find_images(sources: Sequence[str]) -> Iterator[str]:
     """
     for source in sources:
         if source == STANDARD_INPUT:
-            yield from _lines(sys.stdin.buffer)
+            yield from _lines(sys.stdin.buffer, "the standard input")
         elif os.path.isdir(source):
             yield from _walk(str(Path(source)))
         elif os.path.exists(source):
@@ -45,7 +45,7 @@ def find_images(sources: Sequence[str]) -> Iterator[str]:
         elif source.startswith("@"):
             try:
                 with open(source[1:], "rb") as lines:
-                    yield from _lines(lines)
+                    yield from _lines(lines, f"the list {source[1:]}")
             except OSError as error:
                 raise InputError(
                     f"the list {source[1:]} cannot be read: {error.strerror or error}; give another."
@@ -84,13 +84,24 @@ def _is_pattern(source: str) -> bool:
     return glob.has_magic(source) and not source.startswith("@") and not os.path.exists(source)
 
 
-def _lines(file: BinaryIO) -> Iterator[str]:
-    for line in file:
-        if path := line.rstrip(b"\r\n"):
-            if SEPARATOR in path:
-                raise InputError(
-                    "a list of files has one path per line, got a NUL character; list them without -print0."
-                )
+def _lines(file: BinaryIO, name: str) -> Iterator[str]:
+    longest = limits.PATH_BYTES + len(b"\r\n")
+    for number in count(1):
+        line = file.readline(longest + 1)  # a file without line ends would not fit into memory
+        if not line:
+            return
+        path = line.rstrip(b"\r\n")
+        if SEPARATOR in path:
+            raise InputError(
+                f"{name} must have one path per line, got a NUL character in line {number:,}; list them without "
+                "-print0."
+            )
+        if len(line) > longest or len(path) > limits.PATH_BYTES:
+            raise InputError(
+                f"{name} must have one path per line, got more than {limits.PATH_BYTES:,} bytes in line {number:,}; "
+                "end each path with a line break."
+            )
+        if path:
             yield os.fsdecode(path)
 
 
@@ -168,28 +179,30 @@ class FileList:
         names = b""
         with (
             suppress(OSError, ValueError),
-            (self.folder / OFFSETS).open("rb") as offsets,
-            (self.folder / NAMES).open("rb") as file,
+            open_regular(self.folder / OFFSETS) as offsets,
+            open_regular(self.folder / NAMES) as file,
         ):
             offsets.seek(8 * part)
             first, last = array("Q", offsets.read(16))
-            size = min(os.fstat(file.fileno()).st_size, first + limits.PATH_BYTES * self.files_of(part))
+            longest = limits.PATH_BYTES + len(SEPARATOR)
+            size = min(os.fstat(file.fileno()).st_size, first + longest * self.files_of(part))
             if first <= last <= size:
                 file.seek(first)
                 names = file.read(last - first)
-        if names.count(SEPARATOR) != self.files_of(part):
+        *paths, rest = names.split(SEPARATOR)
+        if rest or len(paths) != self.files_of(part) or not _fit(paths):
             raise _damaged(self.folder)
-        return [os.fsdecode(name) for name in names.split(SEPARATOR)[:-1]]
+        return [os.fsdecode(path) for path in paths]
 
     def __iter__(self) -> Iterator[str]:
         """Yield all paths. At the end they are compared with the digest."""
         digest, rest = hashlib.sha256(), b""
         try:
-            with (self.folder / NAMES).open("rb") as file:
+            with open_regular(self.folder / NAMES) as file:
                 while block := file.read(BLOCK):
                     digest.update(block)
                     *names, rest = (rest + block).split(SEPARATOR)
-                    if len(rest) > limits.PATH_BYTES:
+                    if not _fit([*names, rest]):
                         raise _damaged(self.folder)
                     yield from map(os.fsdecode, names)
         except OSError as error:
@@ -209,33 +222,45 @@ class FileList:
 def store_list(folder: Path, paths: Iterable[str], part_size: int | None = None) -> FileList:
     """Write the paths to a folder; without a part size, parts have 512 files, or more if they would be too many."""
     step = part_size or PART_SIZE
-    digest, count, offsets = hashlib.sha256(), 0, array("Q", [0])
+    digest, files, offsets = hashlib.sha256(), 0, array("Q", [0])
 
     def write(temporary: Path) -> None:
-        nonlocal count
+        nonlocal files
         size = 0
         with temporary.open("wb") as file:
             for path in paths:
                 name = os.fsencode(path) + SEPARATOR
+                if len(name) > limits.PATH_BYTES + len(SEPARATOR):
+                    raise InputError(
+                        f"the path {shortened(path, limits.QUOTED_TEXT)} has more than {limits.PATH_BYTES:,} bytes; "
+                        "rename its folders, or omit it."
+                    )
                 file.write(name)
                 digest.update(name)
-                count, size = count + 1, size + len(name)
-                if not count % step:
+                files, size = files + 1, size + len(name)
+                if not files % step:
                     offsets.append(size)
-        if count % step:
+        if files % step:
             offsets.append(size)
+        # Errors are raised here, so that no list is left.
+        if not files:
+            raise InputError("there are no image files to decide; give images, folders, a quoted pattern, @list or -.")
+        if part_size and -(-files // part_size) > limits.JOB_PARTS:
+            raise InputError(
+                f"{files:,} files in parts of {part_size:,} are more than {limits.JOB_PARTS:,} parts; choose larger "
+                "parts."
+            )
 
     write_atomically(folder / NAMES, write)
-    if not count:
-        raise InputError("there are no image files to decide; give images, folders, a quoted pattern, @list or -.")
-    if part_size and -(-count // part_size) > limits.JOB_PARTS:
-        raise InputError(
-            f"{count:,} files in parts of {part_size:,} are more than {limits.JOB_PARTS:,} parts; choose larger parts."
-        )
-    merged = 1 if part_size else -(-count // (step * MAX_PARTS))
+    merged = 1 if part_size else -(-files // (step * MAX_PARTS))
     starts = array("Q", [*offsets[:-1:merged], offsets[-1]])
     write_atomically(folder / OFFSETS, lambda temporary: temporary.write_bytes(starts.tobytes()))
-    return FileList(folder, count, digest.hexdigest(), step * merged)
+    return FileList(folder, files, digest.hexdigest(), step * merged)
+
+
+def _fit(paths: Iterable[bytes]) -> bool:
+    """Return whether all paths are short enough for their rows to fit into a part."""
+    return all(len(path) <= limits.PATH_BYTES for path in paths)
 
 
 def _not_listed(folder: str, error: OSError) -> InputError:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -16,7 +17,7 @@ from apac.distributed.claims import Claims
 from apac.distributed.file_list import NAMES, OFFSETS, STANDARD_INPUT, FileList, find_images, store_list
 from apac.distributed.parts import Parts
 from apac.distributed.settings import absolute_source, described, first_difference
-from apac.distributed.tables import Format, columns_of
+from apac.distributed.tables import Format, columns_of, header_of
 from apac.errors import InputError, StorageError
 from apac.runs.storage import read_json, write_json, write_text
 from apac.validation import quoted, shortened, validate_class_names
@@ -55,7 +56,12 @@ class Job:
 
     def _max_bytes(self, part: int) -> int:
         row = limits.ROW_BYTES + limits.PROBABILITY_BYTES * len(self.classes)
-        return row * self.files.files_of(part) + limits.COLUMN_BYTES * len(columns_of(self.classes))
+        return row * self.files.files_of(part) + self._column_bytes
+
+    @cached_property
+    def _column_bytes(self) -> int:
+        names = limits.COLUMN_NAMES * len(header_of(self.classes))
+        return names + limits.COLUMN_BYTES * len(columns_of(self.classes))
 
     def check_settings(self, settings: Mapping[str, Any], sources: Sequence[str], part_size: int | None) -> None:
         """Raise InputError, which names the first difference, if other settings than these determine the result."""
@@ -175,12 +181,20 @@ def read_job(out: Path) -> Job:
 
 @contextmanager
 def _marked(out: Path, sources: Sequence[str]) -> Iterator[None]:
-    """Mark the folder during the block if the standard input is read. The mark stays if the block does not end."""
+    """Mark the folder during the block if the standard input is read. The mark stays if the block does not end.
+
+    A list that is refused leaves no mark in a folder without a job, in which no restart continues anyway.
+    """
     if STANDARD_INPUT not in sources:
         yield
         return
     write_text(out / READING, "")
-    yield
+    try:
+        yield
+    except InputError:
+        if not (out / FILE).exists():
+            (out / READING).unlink(missing_ok=True)
+        raise
     (out / READING).unlink(missing_ok=True)
 
 

@@ -35,7 +35,7 @@ class Parts:
     max_bytes: Callable[[int], int]  # of a part
 
     def path(self, part: int) -> Path:
-        return self.folder / f"{part:06}{self.suffix}"
+        return self.folder / f"{_name(part)}{self.suffix}"
 
     def write(self, part: int, content: bytes) -> None:
         """Store a part."""
@@ -51,12 +51,13 @@ class Parts:
         """Return the parts that are stored, without reading them."""
         try:
             with os.scandir(self.folder) as entries:
-                names = (entry.name.removesuffix(DIGEST) for entry in entries if entry.name.endswith(DIGEST))
-                return {int(name) for name in names if name.isdecimal()}
+                names = [entry.name.removesuffix(DIGEST) for entry in entries if _is_digest(entry)]
         except FileNotFoundError:
             return set()
         except OSError as error:
             raise StorageError(f"could not list {self.folder}: {error.strerror or error}; remove it.") from error
+        numbers = ((name, int(name)) for name in names if name.isdecimal())
+        return {part for name, part in numbers if part < self.count and name == _name(part)}
 
     def state(self, part: int) -> State:
         """Return whether a part is stored, with the content that its digest tells."""
@@ -107,4 +108,13 @@ class Parts:
         return f"{digest}  {self.path(part).name}\n"
 
     def _digest(self, part: int) -> Path:
-        return self.folder / f"{part:06}{DIGEST}"
+        return self.folder / f"{_name(part)}{DIGEST}"
+
+
+def _name(part: int) -> str:
+    return f"{part:06}"
+
+
+def _is_digest(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry of the folder is a digest that exists: a link may lead nowhere."""
+    return entry.name.endswith(DIGEST) and (not entry.is_symlink() or os.path.exists(entry.path))
