@@ -57,6 +57,14 @@ def refused() -> dict[str, Write]:
         "cut-rotated.tif": _bytes(lambda: _blank("CMYK", SIZE, "TIFF", exif=_rotated())[:-200]),
         "spoiled.tif": _bytes(lambda: _spoiled(_noise("RGB", (7_600, 5_000), "TIFF", compression="tiff_lzw"))),
         "lzma.tif": _bytes(lambda: _blank("RGB", SIZE, "TIFF", compression="lzma")),
+        "16-bit-strip.tif": _bytes(lambda: _deep_tiff(*SIZE, {278: [5_000]})),
+        "16-bit-tile.tif": _bytes(lambda: _deep_tiff(6_300, 6_300, {322: [8_944], 323: [8_928]})),
+        "cut-strip.tif": _bytes(lambda: _deep_tiff(*SIZE, {258: [8] * 4, 278: [5_000]})),
+        "jpeg-scans.tif": _bytes(lambda: _jpeg_tiff(_scans(_blank("L", SIZE, "JPEG", progressive=True), 33))),
+        "jpeg-cut-scans.tif": _bytes(
+            lambda: _jpeg_tiff(_scans(_blank("L", SIZE, "JPEG", progressive=True), 32)[:-200])
+        ),
+        "jpeg-long-scans.tif": _bytes(lambda: _jpeg_tiff(_scans(_noise("L", SIZE, "JPEG", progressive=True), 20))),
         "float.tif": lambda path: Image.fromarray(np.zeros((5_000, 7_900), np.float32)).save(path),
         "comments.gif": _bytes(lambda: _gif(*SIZE) + b"!\xfe" + (b"\xff" + bytes(255)) * 500_000),
         "lines.bmp": _bytes(lambda: _bmp(200_000, 200) + b"\x01\x07\x00\x00\x00\x01"),
@@ -83,6 +91,7 @@ def read() -> dict[str, Write]:
         "cmyk.jpg": _bytes(lambda: _scans(_blank("CMYK", SIZE, "JPEG", progressive=True), limits.SCANS)),
         "rotated.tif": _bytes(lambda: _blank("CMYK", (7_990, 5_000), "TIFF", exif=_rotated())),
         "lzw.tif": _bytes(lambda: _noise("RGB", (7_600, 5_000), "TIFF", compression="tiff_lzw")),
+        "strip.tif": _bytes(lambda: _strip_tiff(np.random.default_rng(0).bytes(24_000) * 5_000)),
         "16-bit.tif": _bytes(lambda: _noise("I;16", SIZE, "TIFF")),
         "palette.gif": _blank_file("P", SIZE),
         "rgba.bmp": _blank_file("RGBA", (7_990, 5_000)),
@@ -212,6 +221,28 @@ def _many_tags() -> bytes:
     """Return a picture whose tags all refer to the same four million bytes."""
     others = [(40_000 + number, 3, 2_000_000, 8) for number in range(20_000)]
     return _tiff(9, 9, [(278, 4, 1, 9), (273, 4, 1, 8), (279, 4, 1, 81), *others], bytes(4_000_000))
+
+
+def _deep_tiff(width: int, height: int, tags: dict[int, list[int]]) -> bytes:
+    """Return a picture of 16-bit RGBA in one tile or strip, which is cut."""
+    bits = tags.get(258, [16])[0]
+    across, down = tags.get(322, [width])[0], tags.get(323, [height])[0]
+    data = _zeros(across * down * bits // 2)
+    data = data[: len(data) * 9 // 10]
+    place, length = (324, 325) if 322 in tags else (273, 279)
+    colors = {258: [bits] * 4, 262: [2], 277: [4], 338: [2], place: [DATA], length: [len(data)]}
+    return tiff(width, height, colors | tags, data)
+
+
+def _strip_tiff(pixels: bytes) -> bytes:
+    """Return an RGB picture in one strip, as some software writes it."""
+    data = zlib.compress(pixels, 1)
+    return tiff(*SIZE, {258: [8] * 3, 262: [2], 277: [3], 278: [SIZE[1]], 273: [DATA], 279: [len(data)]}, data)
+
+
+def _jpeg_tiff(data: bytes) -> bytes:
+    """Return a gray picture in one strip, which is a JPEG file."""
+    return tiff(*SIZE, {259: [7], 278: [SIZE[1]], 273: [DATA], 279: [len(data)]}, data)
 
 
 def _gif(width: int, height: int) -> bytes:

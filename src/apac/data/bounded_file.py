@@ -64,20 +64,25 @@ class BoundedFile:
 
     def start(self, size: int = -1) -> bytes:
         """Return the first bytes of the file; all of them must be known to be few."""
+        return self.part(0, size)
+
+    def part(self, offset: int, size: int) -> bytes:
+        """Return bytes of the file, which must be known to be few."""
         position = self.file.tell()
-        self.file.seek(0)
+        self.file.seek(offset)
         data = self.file.read(size)
         self.file.seek(position)
         return data
 
-    def count(self, pattern: bytes) -> int:
-        """Return how often a pattern of two bytes occurs in the whole file."""
+    def count(self, pattern: bytes, offset: int = 0, size: int | None = None) -> int:
+        """Return how often a pattern of two bytes occurs in the file, or in a part of it."""
         position = self.file.tell()
-        self.file.seek(0)
+        self.file.seek(offset)
         found, last = 0, b""
-        while chunk := self.file.read(CHUNK):
+        left = self.size() if size is None else size
+        while chunk := self.file.read(min(CHUNK, left)):
             found += (last + chunk).count(pattern)
-            last = chunk[-1:]
+            last, left = chunk[-1:], left - len(chunk)
         self.file.seek(position)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -16,6 +17,7 @@ from PIL import Image
 from apac import limits
 from apac.data.avif import coded_pixels
 from apac.data.bounded_file import BoundedFile, exif_bytes, scans
+from apac.data.tiff import layout
 from apac.errors import InputError
 
 # A large picture is first reduced to no less than this multiple of the result, by a faster method: a JPEG file while it
@@ -33,7 +35,6 @@ TRANSPOSE = {  # by EXIF orientation
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-TILE_WIDTH, TILE_HEIGHT, TILE_BYTES, STRIP_BYTES = 322, 323, 325, 279  # tags of TIFF
 AVIF_STARTS = (b"ftypavif", b"ftypavis", b"ftypmif1", b"ftypmsf1")  # which Pillow takes for AVIF
 IN_PYTHON = ("ppm_plain", "bmp_rle")  # decoders of Pillow
 OTHER_MODES = ("1", "P", "PA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
@@ -151,34 +152,46 @@ def _check_size(name: str, file: Any, content: BoundedFile, max_pixels: int | No
     if pixels > limits.PYTHON_PIXELS and any(tile[0] in IN_PYTHON for tile in file.tile[:1]):
         raise InputError(f"{name} has its pixels as text, or run-length encoded; save it as PNG.")
     if file.format == "TIFF":
-        _check_tiles(name, file.tag_v2, content, max_pixels)
-    if file.format == "TIFF" and file.info.get("compression") == "lzma":  # at 20 MB a second
-        raise InputError(f"{name} is compressed by LZMA; save it as PNG.")
-    if file.format in ("JPEG", "MPO") and (passes := scans(file, content)) > 1:
-        if passes > limits.SCANS:
-            raise InputError(f"{name} has more than {limits.SCANS} scans; save it again, as PNG.")
-        _check_bytes(name, content, limits.SLOW_BYTES["JPEG"], max_pixels)
+        _check_tiff(name, file, content, max_pixels)
+    if file.format in ("JPEG", "MPO"):
+        _check_scans(name, scans(file, content), content, max_pixels)
     # MPO files of cameras contain previews after the photograph, which is the first frame.
     if getattr(file, "is_animated", False) and file.format != "MPO":
         raise InputError(f"{name} has several frames; give an image file with one frame, such as PNG.")
 
 
-def _check_tiles(name: str, tags: Any, content: BoundedFile, max_pixels: int | None) -> None:
-    """Raise InputError if the tiles of a TIFF file have more pixels than a picture may, or share their bytes.
+def _check_tiff(name: str, file: Any, content: BoundedFile, max_pixels: int | None) -> None:
+    """Raise InputError if the tiles or strips of a TIFF file take more than a picture may, or share their bytes.
 
-    The decoder takes memory for whole tiles, which may be larger than the picture, and time for each of them.
+    The decoder takes memory for a whole tile, which may be larger than the picture, and time for each of them.
     """
+    if file.info.get("compression") == "lzma":  # at 20 MB a second
+        raise InputError(f"{name} is compressed by LZMA; save it as PNG.")
     try:
-        width, height = int(tags.get(TILE_WIDTH, 0)), int(tags.get(TILE_HEIGHT, 0))
-        counts = [*tags.get(STRIP_BYTES, ()), *tags.get(TILE_BYTES, ())]
-        pixels, total = width * height * len(tags.get(TILE_BYTES, ())), sum(map(int, counts))
-    except (TypeError, ValueError, OverflowError):
+        found = layout(file, content, limits.READS)
+    except (ValueError, TypeError, OverflowError, KeyError, struct.error):
         raise InputError(f"{name} has damaged tags; save it as PNG.") from None
-    allowed = limits.PIXELS if max_pixels is None else max_pixels
-    if pixels > 2 * allowed or max(width, height) > limits.PICTURE_SIDE:
+    if found.pixels > 2 * (limits.PIXELS if max_pixels is None else max_pixels) or found.side > limits.PICTURE_SIDE:
         raise InputError(too_large(name, max_pixels))
-    if total > content.size():
+    if found.count > limits.READS:
+        raise InputError(f"{name} has more than {limits.READS:,} tiles or strips; save it as PNG.")
+    if found.named_bytes > content.size():
         raise InputError(f"{name} names more bytes than it has; it is truncated or damaged: save it again, as PNG.")
+    _check_scans(name, found.scans, content, max_pixels)
+    # The picture takes memory when its first tile or strip is decoded: a single one may fail before.
+    others = content.size() + (4 * file.width * file.height if found.count > 1 else 0)
+    pixels = max(limits.PIXELS, max_pixels or 0)
+    allowed = min(limits.TILE_BYTES * pixels, limits.TIFF_BYTES * pixels - others)
+    if found.piece_bytes > allowed:
+        raise InputError(f"{name} has tiles or strips that take more than {allowed / 1e6:.0f} MB; save it as PNG.")
+
+
+def _check_scans(name: str, passes: int, content: BoundedFile, max_pixels: int | None) -> None:
+    """Raise InputError if a JPEG file, or one inside a TIFF file, has too many scans, or too many bytes for several."""
+    if passes > limits.SCANS:
+        raise InputError(f"{name} has more than {limits.SCANS} scans; save it again, as PNG.")
+    if passes > 1:
+        _check_bytes(name, content, limits.SLOW_BYTES["JPEG"], max_pixels)
 
 
 def _check_avif(name: str, content: BoundedFile, max_pixels: int | None) -> None:
