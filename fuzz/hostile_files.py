@@ -29,6 +29,8 @@ from fuzz.target import IMAGES, network
 Write = Callable[[Path], object]
 
 FLIPS = [{"kind": "Flip"}]
+_FLIP = {"class": "kornia.augmentation.RandomHorizontalFlip", "parts": [], "arguments": {}}
+KORNIA = {"kind": "from_kornia", "before": None, "transform": _FLIP, "after": None}
 DEFORMATIONS: dict[str, Any] = {
     "Compose 400 deep": nested(400),
     "Compose of 20,000 parts": {"kind": "Compose", "parts": FLIPS * 20_000},
@@ -36,6 +38,7 @@ DEFORMATIONS: dict[str, Any] = {
     "Elastic, sigma 1e308": {"kind": "Elastic", "sigma": 1e308},
     "TimeWarp, 1e9 parts": {"kind": "TimeWarp", "parts": 1_000_000_000},
     "FeatureDropout 1e308": {"kind": "FeatureDropout", "p": 1e308},
+    "3,300 transforms of kornia": {"kind": "Compose", "parts": [KORNIA] * 3_300},
     "PerClass, 1e7 classes": {"kind": "PerClass", "by_class": [], "default": FLIPS[0], "classes": 10_000_000},
 }
 RUNS: dict[str, dict[str, Any]] = {
@@ -273,6 +276,17 @@ def _nodes(count: int) -> bytes:
     return onnx.ModelProto(graph=graph).SerializeToString()
 
 
+def integers(count: int, keys: bytes) -> bytes:
+    """Return a list of integers of a byte each, in messages and a field with these keys."""
+    content = bytes(count)
+    for key in reversed(keys):
+        length, size = b"", len(content)
+        while size > 127:
+            length, size = length + bytes([size & 127 | 128]), size >> 7
+        content = bytes([key]) + length + bytes([size]) + content
+    return content
+
+
 def _sparse_onnx(place: Path) -> None:
     with (place / "network.onnx").open("wb") as file:
         file.truncate(1 << 40)
@@ -306,6 +320,8 @@ NETWORKS: dict[str, Write] = {
     "1 TB, sparse": _sparse_onnx,
     "490,000 nodes": _onnx_bytes(lambda: _nodes(490_000)),
     "10 million nodes": _onnx_bytes(lambda: _nodes(10_000_000)),
+    "180 million integers of a node": _onnx_bytes(lambda: integers(180_000_000, b"\x3a\x0a\x2a\x42")),
+    "180 million integers of a tensor": _onnx_bytes(lambda: integers(180_000_000, b"\x3a\x2a\x3a")),
     "cut": _cut_onnx,
     "the largest size, of an unknown operator": _large_onnx("Unknown"),
 }

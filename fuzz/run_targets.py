@@ -51,8 +51,14 @@ def small_run_json(folder: Path) -> Target:
 
 
 def tuning_json(folder: Path) -> Target:
-    run = _shipped(folder)
-    return in_file(run / "tuning.json", mutate_json, lambda: apac.load(run))
+    folder = _shipped(folder)
+
+    def decide() -> None:
+        run = apac.load(folder)
+        decision = run.classifier(apac.FixedPasses(1)).decide(torch.zeros(1, *run.image_shape))
+        assert bool(decision.probabilities.isfinite().all())
+
+    return in_file(folder / "tuning.json", mutate_json, decide)
 
 
 def reliability_json(folder: Path) -> Target:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fuzz.hostile_files import integers
 from torch import nn
 
 import apac
@@ -142,17 +143,6 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read_unless_the_caller
         apac.from_onnx(path)
 
 
-def graph(parents: bytes, field: bytes) -> bytes:
-    """Return a graph with a list of 5 million integers, each a byte long, in a field of the parents."""
-    content = bytes(5 << 20)
-    for key in reversed((b"\x3a", *(bytes([parent]) for parent in parents), field)):
-        length, size = b"", len(content)
-        while size > 127:
-            length, size = length + bytes([size & 127 | 128]), size >> 7
-        content = key + length + bytes([size]) + content
-    return content
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -162,8 +152,14 @@ def graph(parents: bytes, field: bytes) -> bytes:
         (b"\x3a\x7f\x0a", "is damaged or truncated"),  # a graph that is longer than the file
         (b"\xff" * 50, "is damaged or truncated"),
         (b"\x3b\x00", "is damaged or truncated"),  # a group, which no ONNX file has
-        (graph(b"\x2a", b"\x3a"), "has more than 4 MiB of integers outside of raw data"),  # int64_data of a tensor
-        (graph(b"\x0a\x2a", b"\x42"), "has more than 4 MiB of integers outside of raw data"),  # of a node's attribute
+        (
+            integers(5 << 20, b"\x3a\x2a\x3a"),
+            "has more than 4 MiB of integers outside of raw data",
+        ),  # int64_data of a tensor
+        (
+            integers(5 << 20, b"\x3a\x0a\x2a\x42"),
+            "has more than 4 MiB of integers outside of raw data",
+        ),  # of a node's attribute
     ],
 )
 def test_a_file_that_is_damaged_or_has_too_many_fields_is_refused_before_a_library_reads_it(
