@@ -189,6 +189,17 @@ def measure_json(value: Any) -> tuple[int, int]:
     return depth, objects
 
 
+def count_objects(value: Any, keys: frozenset[str]) -> int:
+    """Return the number of JSON objects in a value that have one of these keys."""
+    pending, count = [value], 0
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict | list):
+            count += isinstance(node, dict) and not keys.isdisjoint(node)
+            pending.extend(node.values() if isinstance(node, dict) else node)
+    return count
+
+
 def quoted(value: Any) -> str:
     """Return the repr of a value, shortened, for an error message."""
     try:

@@ -338,5 +338,7 @@ def test_the_temperature_changes_probabilities_and_nothing_else(network, images,
     torch.testing.assert_close(sharp.probabilities, squares / squares.sum(dim=1, keepdim=True), rtol=1e-12, atol=0)
     assert sharp.select(torch.tensor([1])).temperature == 0.5
     assert classifier.decide(images[:0]).probabilities.shape == (0, 10)
-    with pytest.raises(apac.InputError, match="temperature of a Classifier must be a number above 0, got 0"):
+    with pytest.raises(
+        apac.InputError, match=r"temperature of a Classifier must be a number between 0\.001 and 1000, got 0"
+    ):
         replace(classifier, temperature=0)

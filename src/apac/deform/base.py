@@ -13,10 +13,11 @@ from torch import Tensor
 
 from apac import limits, trees
 from apac.errors import InputError
-from apac.validation import measure_json, quoted, shortened, validate_strength
+from apac.validation import count_objects, measure_json, quoted, shortened, validate_strength
 
 InputType = Literal["vectors", "series", "images"]
 INPUT_TYPES: tuple[InputType, ...] = ("vectors", "series", "images")
+TRANSFORM_KEYS = frozenset(("class", "__class_fullname__"))  # name the class of a stored transform of another library
 OVERSHOOT = 0.5  # tolerance beyond 0 … 1: resizing overshoots less, standardized images exceed it
 
 
@@ -209,7 +210,7 @@ class Deformation(ABC):
                 f"a deformation in JSON may have {limits.JSON_DEPTH} levels and {limits.DEFORMATIONS:,} parts, this "
                 f"one has more."
             )
-        if (transforms := _count_transforms(payload)) > limits.TRANSFORM_PARTS:
+        if (transforms := count_objects(payload, TRANSFORM_KEYS)) > limits.TRANSFORM_PARTS:
             raise InputError(
                 f"a deformation in JSON may have {limits.TRANSFORM_PARTS} transforms of other libraries, this one has "
                 f"{transforms:,}."
@@ -233,20 +234,6 @@ def common_input_types(parts: Iterable[Deformation]) -> tuple[InputType, ...]:
 def size_factor(reference_size: int | None, image_size: tuple[int, int]) -> float:
     """Return how many times larger an image (H, W) is than `reference_size`, by its shorter side; 1 for None."""
     return 1.0 if reference_size is None else min(image_size) / reference_size
-
-
-TRANSFORM_KEYS = frozenset(("class", "__class_fullname__"))  # that name the class; the second is albumentations' own
-
-
-def _count_transforms(payload: Any) -> int:
-    """Return the number of objects of other libraries in JSON, each of which names its class."""
-    pending, count = [payload], 0
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict | list):
-            count += isinstance(value, dict) and not TRANSFORM_KEYS.isdisjoint(value)
-            pending.extend(value.values() if isinstance(value, dict) else value)
-    return count
 
 
 def _kinds() -> dict[str, type[Deformation]]:
