@@ -43,7 +43,7 @@ TABLE = {row.split("|")[1].strip(): row.split("|")[2].strip() for row in PAGE.sp
         ("deformations", [f"{limits.PARTS:,} parts of a composition, {limits.DEFORMATIONS:,} in a file"]),
         (
             "stored transforms of other libraries",
-            [f"{limits.TRANSFORM_PARTS} in a file, numbers up to {limits.TRANSFORM_NUMBER:,}"],
+            [f"{limits.STORED_TRANSFORMS} in a file, numbers up to {limits.TRANSFORM_NUMBER:,}"],
         ),
         (
             "ONNX files",

@@ -172,6 +172,16 @@ def test_the_transforms_of_all_parts_are_counted_before_one_is_built(key):
         apac.Deformation.from_json({"kind": "Compose", "parts": [part] * 201})
 
 
+def test_a_deformation_that_could_not_be_loaded_is_refused_before_training(tmp_path):
+    augmentation = pytest.importorskip("kornia.augmentation")
+    part = apac.from_kornia(augmentation.ImageSequential(*[augmentation.RandomHorizontalFlip() for _ in range(20)]))
+    data = (torch.rand(20, 1, 6, 6), torch.arange(20) % 2)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 2))
+    with pytest.raises(apac.InputError, match="this one has 210; pass it to a Classifier instead of storing it"):
+        apac.train(network, data, apac.Compose(*[part] * 10), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_albumentations_is_imported_without_a_question_to_a_server():
     pytest.importorskip("albumentations")
     program = """

@@ -173,6 +173,8 @@ def test_a_full_disk_behind_the_output_leaves_one_sentence(run, digit, tmp_path,
         sentence = "apac: the output is not complete: No space left on device; free some space, and repeat the command."
         assert done.stderr.splitlines()[-1] == sentence
         assert "Traceback" not in done.stderr and csv.exists()
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, check=False)
+        assert done.returncode == 0 and str(digit[0]) in done.stdout  # only the progress is lost
         refused = subprocess.run([*command[:4], str(tmp_path)], stderr=full, check=False)
         assert refused.returncode == 2  # of bad input, whose sentence is lost
 
@@ -212,7 +214,7 @@ def test_lists_and_patterns_need_an_output_folder(name, run):
 
 
 def test_a_folder_is_no_csv_file(run, digit, tmp_path):
-    assert f"{tmp_path} is a folder" in refusal("classify", run, digit[0], "--csv", tmp_path)
+    assert f"{tmp_path} is not a regular file" in refusal("classify", run, digit[0], "--csv", tmp_path)
 
 
 def picture(path: Path, mode: str, size: tuple[int, int]) -> Path:

@@ -13,6 +13,7 @@ from torch import nn
 
 import apac
 from apac import limits
+from apac.inference.onnx_check import check_onnx
 
 NETWORK = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)).eval()
 
@@ -171,3 +172,11 @@ def test_a_file_that_is_damaged_or_has_too_many_fields_is_refused_before_a_libra
     (tmp_path / "n.onnx").write_bytes(content)
     with pytest.raises(apac.InputError, match=sentence):
         apac.from_onnx(tmp_path / "n.onnx")
+
+
+def test_a_caller_who_trusts_a_file_may_allow_more_integers(tmp_path):
+    pytest.importorskip("onnx")
+    (tmp_path / "n.onnx").write_bytes(integers(5 << 20, b"\x3a\x2a\x3a"))
+    check_onnx(tmp_path / "n.onnx", limits.ONNX_BYTES + (6 << 20))
+    with pytest.raises(apac.InputError, match="MiB of integers outside of raw data; raise max_bytes"):
+        check_onnx(tmp_path / "n.onnx", limits.ONNX_BYTES)

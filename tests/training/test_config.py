@@ -82,6 +82,8 @@ def test_on_unreadable_is_not_compared():
         ({"epochs": 0}, "epochs of a TrainConfig must be an integer of at least 1"),
         ({"epochs": 1.5}, "epochs of a TrainConfig must be an integer"),
         ({"seed": None}, "seed of a TrainConfig must be an integer"),
+        ({"replacement": "no"}, "replacement must be True or False"),
+        ({"freeze": 1}, "freeze must be True or False"),
         ({"batch_size": 0}, "batch_size of a TrainConfig must be an integer of at least 1"),
         ({"learning_rate": "0.1"}, "learning_rate of a TrainConfig must be a number above 0"),
         ({"learning_rate": -1.0}, "learning_rate of a TrainConfig must be a number above 0"),

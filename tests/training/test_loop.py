@@ -80,7 +80,7 @@ def test_samples_are_drawn_with_replacement_and_each_virtual_sample_is_used_once
     assert len(torch.unique(virtual.flatten(1), dim=0)) == len(virtual)
 
 
-def test_without_replacement_each_image_is_drawn_once_per_epoch_and_in_another_order(part):
+def test_without_replacement_no_image_is_drawn_again_before_all_others_and_orders_differ(part):
     recording = Recording(MNIST)
     train(replace(CONFIG, epochs=4, replacement=False), part, recording, prefetch=False)
     originals, labels, virtual = recording.batches

@@ -92,7 +92,7 @@ def classify(
     from apac.evaluation.reliability import Reliability, find_reliability
     from apac.runs.file_classifier import FileClassifier, file_classifier
     from apac.runs.run import Run
-    from apac.runs.storage import write_bytes
+    from apac.runs.storage import check_replaceable, write_bytes
 
     if passes is not None and (error, limit) != (None, None):
         raise InputError(
@@ -106,8 +106,8 @@ def classify(
         raise InputError("--parquet and --part-size belong to --out; give a folder by --out.")
     if out is not None and (as_json or csv is not None):
         raise InputError("--out writes parts; omit --json and --csv, and join the parts with apac merge.")
-    if csv is not None and csv.is_dir():
-        raise InputError(f"{csv} is a folder; give the name of a file by --csv.")
+    if csv is not None:
+        check_replaceable(csv)  # before the work
     for path in images if out is None else ():
         if (str(path)[:1] == "@" or str(path) == "-" or set("*?[") & set(str(path))) and not path.exists():
             raise InputError(f"there is no file {path}; lists of files (@list, -) and patterns need --out.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
 import os
@@ -19,6 +20,7 @@ from apac.errors import ApacError, Interrupted
 from apac.serve.signals import INTERRUPTED
 
 BAD_INPUT = 2
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 # Arguments in library messages that correspond to command-line options.
 NAMES = (
@@ -101,25 +103,24 @@ def _exit(sentence: str, status: int, *, agreed: bool = False) -> NoReturn:
 class _Output(io.FileIO):
     """An output of the process. Once its reader has left, as `head` does, the rest is dropped and the work goes on.
 
-    Likewise if the output cannot be written, for example to a full disk; `error` is the reason.
+    Likewise if something cannot be written, for example to a full disk; `error` is the first reason.
     """
 
     error: OSError | None = None
 
     def write(self, data: Any, /) -> int:
         try:
-            if self.error is None:
-                return super().write(data)
+            return super().write(data)
         except BrokenPipeError:
             pass
         except OSError as error:
-            self.error = error
+            self.error = self.error or error
         return memoryview(data).nbytes
 
 
-def _finish_without_readers() -> list[_Output]:
-    """Replace the standard outputs by ones that drop what cannot be written, and return these."""
-    outputs = []
+def _replace_outputs() -> list[_Output]:
+    """Replace the standard outputs by ones that drop what cannot be written; return that of the results, if any."""
+    results = []
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed before the start
@@ -133,13 +134,13 @@ def _finish_without_readers() -> list[_Output]:
                 io.BufferedWriter(output), stream.encoding, "backslashreplace", line_buffering=lines
             )
             setattr(sys, name, text)
-            outputs.append(output)
-    return outputs
+            results += [output] if name == "stdout" else []
+    return results
 
 
 def run_app(app: typer.Typer) -> None:
     """Run the command line, and print usage errors on one line instead of in a box."""
-    outputs = _finish_without_readers()
+    results = _replace_outputs()
     remember_interrupts()
     try:
         status = app(prog_name="apac", standalone_mode=False)
@@ -147,8 +148,9 @@ def run_app(app: typer.Typer) -> None:
         if status and started_by_torchrun():
             ignore_signal(signal.SIGTERM)  # torchrun ends the others once one has ended
         sys.stdout.flush()
-        if lost := [output.error for output in outputs if output.error is not None]:
-            print_error(f"the output is not complete: {lost[0].strerror}; free some space, and repeat the command.")
+        for error in (output.error for output in results if output.error is not None):
+            remedy = "free some space" if error.errno in FULL else "choose another output"
+            print_error(f"the output is not complete: {error.strerror or error}; {remedy}, and repeat the command.")
             status = status or BAD_INPUT
         sys.exit(status)
     except KeyboardInterrupt:  # outside of a command, for example during an import

@@ -25,6 +25,8 @@ def merge(
     the images, nor on interruptions.
     """
     from apac.distributed.merge import merge_parts
+    from apac.runs.storage import check_replaceable
 
+    check_replaceable(csv)  # before the work
     job = merge_parts(decisions, csv)
     print(f"{csv}: the decisions of {job.files.count:,} files.")

@@ -64,7 +64,7 @@ def train(
     replacement: Annotated[
         bool | None,
         typer.Option(
-            help="Draw images with replacement, as in the paper, or each image once per epoch.",
+            help="Draw images with replacement, as in the paper, or none again before all others are drawn.",
             show_default="replacement",
         ),
     ] = None,

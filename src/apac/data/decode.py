@@ -183,7 +183,10 @@ def _check_tiff(name: str, file: Any, content: BoundedFile, max_pixels: int | No
     pixels = max(limits.PIXELS, max_pixels or 0)
     allowed = min(limits.TILE_BYTES * pixels, limits.TIFF_BYTES * pixels - others)
     if found.piece_bytes > allowed:
-        raise InputError(f"{name} has tiles or strips that take more than {allowed / 1e6:.0f} MB; save it as PNG.")
+        raise InputError(
+            f"{name} has tiles or strips that take more than {allowed / 1e6:.0f} MB; save it as PNG, or raise "
+            f"max_pixels."
+        )
 
 
 def _check_scans(name: str, passes: int, content: BoundedFile, max_pixels: int | None) -> None:

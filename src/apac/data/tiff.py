@@ -75,7 +75,8 @@ def layout(file: Any, content: BoundedFile, max_count: int) -> Layout:
 def _check_tags(tags: Any, content: BoundedFile) -> None:
     """Raise ValueError unless each tag that matters occurs once, and is an integer or a list of them.
 
-    Of a tag that occurs twice, Pillow takes the last and libtiff the first; one of another type libtiff ignores.
+    Of a tag that occurs twice, Pillow takes the last and libtiff the first. From other types they may take different
+    values.
     """
     order = {b"II": "<", b"MM": ">"}[tags.prefix]
     start = content.start(4)

@@ -204,17 +204,7 @@ class Deformation(ABC):
     @classmethod
     def from_json(cls, payload: dict[str, Any]) -> Deformation:
         """Build the deformation that `to_json` describes. The module that defines its class must be imported."""
-        depth, objects = measure_json(payload)
-        if depth > limits.JSON_DEPTH or objects > limits.DEFORMATIONS:
-            raise InputError(
-                f"a deformation in JSON may have {limits.JSON_DEPTH} levels and {limits.DEFORMATIONS:,} parts, this "
-                f"one has more."
-            )
-        if (transforms := count_objects(payload, TRANSFORM_KEYS)) > limits.TRANSFORM_PARTS:
-            raise InputError(
-                f"a deformation in JSON may have {limits.TRANSFORM_PARTS} transforms of other libraries, this one has "
-                f"{transforms:,}."
-            )
+        check_stored(payload)
         return _build(payload)
 
     @classmethod
@@ -224,6 +214,21 @@ class Deformation(ABC):
     @classmethod
     def _from_arguments(cls, arguments: dict[str, Any]) -> Deformation:
         return cls(**arguments)
+
+
+def check_stored(payload: dict[str, Any]) -> None:
+    """Raise InputError if a deformation in JSON is too large to be loaded again."""
+    depth, objects = measure_json(payload)
+    if depth > limits.JSON_DEPTH or objects > limits.DEFORMATIONS:
+        raise InputError(
+            f"a deformation in JSON may have {limits.JSON_DEPTH} levels and {limits.DEFORMATIONS:,} parts, this one "
+            f"has more; pass it to a Classifier instead of storing it."
+        )
+    if (transforms := count_objects(payload, TRANSFORM_KEYS)) > limits.STORED_TRANSFORMS:
+        raise InputError(
+            f"a deformation in JSON may have {limits.STORED_TRANSFORMS} transforms of other libraries, this one has "
+            f"{transforms:,}; pass it to a Classifier instead of storing it."
+        )
 
 
 def common_input_types(parts: Iterable[Deformation]) -> tuple[InputType, ...]:

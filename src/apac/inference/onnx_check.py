@@ -32,17 +32,17 @@ def check_onnx(path: Path, max_bytes: int) -> None:
         raise InputError(f"{path} is empty; give an .onnx file.")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            listed = 0
+            listed, integers_allowed = 0, max(limits.ONNX_INTEGER_BYTES, max_bytes - limits.ONNX_BYTES)
             for count, (kind, name, value, integer_bytes) in enumerate(_fields(data, onnx.ModelProto.DESCRIPTOR)):
                 if count >= limits.ONNX_FIELDS:
                     raise InputError(
                         f"{path} has more than {limits.ONNX_FIELDS:,} fields beside its weights; export a smaller one."
                     )
                 listed += integer_bytes
-                if listed > limits.ONNX_INTEGER_BYTES:
+                if listed > integers_allowed:
                     raise InputError(
-                        f"{path} has more than {limits.ONNX_INTEGER_BYTES >> 20} MiB of integers outside of raw data; "
-                        f"export its weights as raw data."
+                        f"{path} has more than {integers_allowed >> 20} MiB of integers outside of raw data; raise "
+                        f"max_bytes if you trust the file, or convert its weights by onnx.numpy_helper.from_array."
                     )
                 if kind == TENSOR and (name == "external_data" or (name == "data_location" and value)):
                     raise InputError(f"{path} has weights in other files; export it as one file.")

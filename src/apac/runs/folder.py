@@ -17,7 +17,7 @@ from torch import Tensor
 import apac.adapters.transforms.libraries  # noqa: F401  (Deformation.from_json finds the classes that are imported)
 from apac import limits
 from apac.data import NAMES
-from apac.deform.base import Deformation
+from apac.deform.base import Deformation, check_stored
 from apac.errors import InputError, StorageError
 from apac.runs.storage import Shapes, read_json, read_tensors, write_json, write_tensors
 from apac.training.config import TrainConfig
@@ -81,7 +81,7 @@ def _text(value: Any) -> str:
 
 def check_free(folder: Path, settings: RunSettings, *, resume: bool, overwrite: bool) -> None:
     """Raise InputError if this training must not use the folder. Nothing is changed."""
-    settings.to_json()  # raises if the deformation cannot be stored
+    check_stored(settings.deformation.to_json())
     if resume and overwrite:
         raise InputError("choose resume=True to continue a run or overwrite=True to replace it, not both.")
     if folder.exists() and not folder.is_dir():

@@ -45,15 +45,20 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     write_bytes(path, save(stored, metadata=dict(metadata)))
 
 
+def check_replaceable(path: Path) -> None:
+    """Raise StorageError if a path is a folder, a pipe or a device."""
+    is_device = os.path.realpath(path.parent) == "/dev"  # also /dev/stdout, a link to any file
+    if is_device or (os.path.exists(path) and not os.path.isfile(path)):
+        raise StorageError(f"{path} is not a regular file, so it is not replaced; choose another name.")
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` with a temporary file in the same folder, which then replaces `path` atomically.
 
     A link is replaced, not the file that it points to, which someone else may have chosen. A folder, a pipe or a
     device is not replaced.
     """
-    is_device = os.path.realpath(path.parent) == "/dev"  # also /dev/stdout, a link to any file
-    if is_device or (os.path.exists(path) and not os.path.isfile(path)):
-        raise StorageError(f"{path} is not a regular file, so it is not replaced; choose another name.")
+    check_replaceable(path)
     try:
         with temporary_beside(path) as temporary:
             write(temporary)

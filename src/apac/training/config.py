@@ -43,7 +43,6 @@ class TrainConfig:
 
     epochs: int = 100  # the paper: 15,000
     batch_size: int = 100
-    replacement: bool = True  # draw images with replacement, as in the paper, or each image once per epoch
     learning_rate: float | None = None  # initial value
     schedule: Literal["exponential", "cosine"] | None = None  # factor 0.9993 per epoch, or half a cosine to 0
     warmup: float | None = None  # fraction of all steps with a linear increase of the learning rate from 0
@@ -61,6 +60,7 @@ class TrainConfig:
     fit: Literal["crop", "pad"] = "crop"  # how the pictures of a folder become square
     weights: str | None = None  # a safetensors file with the initial weights; the last layer may have other classes
     freeze: bool = False  # train the last layer only
+    replacement: bool = True  # draw images with replacement, as in the paper, or none again before all others are drawn
     on_unreadable: Literal["refuse", "skip"] = field(default="refuse", compare=False)  # image files of a folder
 
     def __post_init__(self) -> None:
@@ -75,6 +75,9 @@ class TrainConfig:
             validate_number(self, name, minimum=0, below=1)
         if self.warmup is not None:
             validate_number(self, "warmup", minimum=0, below=1)
+        for name in ("freeze", "replacement"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} must be True or False, got {quoted(getattr(self, name))}.")
         if self.size is not None:
             validate_integer(self, "size", minimum=1, maximum=limits.IMAGE_SIDE)
         if self.weights is not None:

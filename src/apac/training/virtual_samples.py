@@ -33,7 +33,7 @@ def virtual_samples(
 ) -> Generator[tuple[Tensor, Tensor], None, None]:
     """Yield the virtual samples and labels of this rank for each step.
 
-    A batch is drawn with replacement, or each image once per epoch, as the configuration says. Each image is deformed
+    The images are drawn with replacement, or in random orders of all of them, one after the other. Each is deformed
     with newly sampled parameters.
     """
     assert config.replacement or cumulative_weights is None, "weighted images are drawn with replacement"
