@@ -5,9 +5,10 @@ pixels; three groups of two convolutions follow, with batch normalization and GE
 largest value of each channel goes to the last layer. At first a convolution passes its inputs on. The biases are
 learned faster than the weights, and the last layer more slowly.
 
-It differs from airbench in the training: images are drawn with replacement and mirrored at random, not in alternate
-epochs; the learning rate falls along a cosine, not linearly; the biases have no weight decay, and that of the whitening
-layer is learned to the end; Muon takes 5 iterations, not 3; the running means of the normalization follow more slowly.
+It differs from airbench in the training: images are mirrored at random, not in alternate epochs, and drawn with
+replacement unless `replacement=False`; the learning rate falls along a cosine, not linearly; the biases have no weight
+decay, and that of the whitening layer is learned to the end; Muon takes 5 iterations, not 3; the running means of the
+normalization follow more slowly.
 """
 
 from __future__ import annotations
