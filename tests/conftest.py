@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -32,6 +33,15 @@ def _torchvision() -> Iterator[None]:
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     yield
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """The command ignores Ctrl-C while it ends; run by a test, it must not leave that to the next one."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
