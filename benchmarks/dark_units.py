@@ -31,7 +31,7 @@ MUON: dict[str, Any] = {"optimizer": "muon", "momentum": 0.95, "batch_size": 250
 SGD: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.9, "batch_size": 100, "learning_rate": 2**-5}  # the paper's
 TRAININGS: dict[str, dict[str, Any]] = {
     "muon": MUON | {"weight_decay": 5e-6},
-    "muon-decay": MUON | {"weight_decay": 5e-4},
+    "muon-decay": MUON | {"weight_decay": 0.05},  # a thousandth of the weights per step, at the highest learning rate
     "sgd": SGD | {"weight_decay": 5e-6},
     "sgd-decay": SGD | {"weight_decay": 5e-4},
 }
@@ -42,6 +42,7 @@ class Units:
     training: str
     units: tuple[int, int]
     epochs: int
+    weight_decay: float  # decoupled for Muon; for SGD, and in rows of "muon-coupled", added to the gradient
     loss: float
     validation_error: float | None
     dark: float  # fraction of the units of the first layer
@@ -89,6 +90,7 @@ def trained(name: str, units: tuple[int, int], epochs: int) -> Units:
         name,
         units,
         epochs,
+        TRAININGS[name]["weight_decay"],
         last.loss,
         last.validation_error,
         float(dark.double().mean()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -247,8 +248,42 @@ def test_ctrl_c_prints_the_command_that_continues_with_all_options(tmp_path, few
 
     monkeypatch.setattr("apac.paper.reproduce.train", stop)
     monkeypatch.setattr("apac.paper.recipe.epochs_within", lambda *arguments: 5)
-    result = call("reproduce", "all", "--out", tmp_path / "a b", "--hours", 2.5, "--passes", "1,4", "--seed", 3)
-    assert f"apac reproduce all --seed 3 --passes 1,4 --hours 2.5 --resume --out '{tmp_path / 'a b'}'" in result.stderr
+    more = ("--hours", 2.5, "--passes", "1,4", "--seed", 3, "--precision", "float32")
+    result = call("reproduce", "all", "--out", tmp_path / "a b", *more)
+    again = "apac reproduce all --seed 3 --passes 1,4 --hours 2.5 --precision float32 --resume"
+    assert f"{again} --out '{tmp_path / 'a b'}'" in result.stderr
+
+
+def test_the_precision_is_that_of_both_trainings_and_the_command_of_the_report_has_it(
+    tmp_path, few, tiny, no_figures, monkeypatch
+):
+    monkeypatch.setattr("apac.training.precision.has_bfloat16", lambda: True)
+    # The processor may not have it: the steps are taken in float32.
+    for module in ("training.loop", "runs.train"):
+        monkeypatch.setattr(f"apac.{module}.autocast", lambda precision, device: nullcontext())
+    out = tmp_path / "report"
+    succeed("reproduce", "mnist-cnn", "--out", out, "--precision", "bfloat16")
+    payload = json.loads((out / "results.json").read_text())["trainings"]
+    assert [payload[name]["config"]["precision"] for name in ("deformed", "original")] == ["bfloat16", "bfloat16"]
+    assert "apac reproduce mnist-cnn --seed 0 --precision bfloat16<" in (out / "report.html").read_text()
+    sentence = refusal("reproduce", "mnist-cnn", "--out", out, "--resume")
+    assert "runs/deformed holds a run with other settings (precision" in sentence
+    # A finished report needs no instructions for bfloat16.
+    monkeypatch.setattr("apac.training.precision.has_bfloat16", lambda: False)
+    succeed("reproduce", "mnist-cnn", "--out", out, "--precision", "bfloat16", "--resume")
+
+
+def test_a_processor_without_bfloat16_is_refused_before_anything_is_replaced(
+    tmp_path, few, tiny, no_figures, monkeypatch
+):
+    monkeypatch.setattr("apac.training.precision.has_bfloat16", lambda: False)
+    out = tmp_path / "report"
+    succeed("reproduce", "mnist-cnn", "--out", out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    sentence = refusal("reproduce", "mnist-cnn", "--out", out, "--overwrite", "--precision", "bfloat16")
+    assert "no working instructions for bfloat16; use --precision float32" in sentence
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert "--precision must be" in refusal("reproduce", "mnist-cnn", "--out", out, "--precision", "half")
 
 
 def test_help_names_every_recipe():

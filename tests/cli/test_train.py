@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -30,7 +31,11 @@ def test_train_prints_the_outcome_and_the_next_command(tmp_path, few):
     assert (run.deformation, run.config.seed, run.config.batch_size) == (apac.Compose(), 3, 40)
 
 
-def test_every_option_reaches_the_configuration(tmp_path, few):
+def test_every_option_reaches_the_configuration(tmp_path, few, monkeypatch):
+    # The processor may not have bfloat16: the steps are taken in float32.
+    monkeypatch.setattr("apac.training.precision.has_bfloat16", lambda: True)
+    for module in ("training.loop", "runs.train"):
+        monkeypatch.setattr(f"apac.{module}.autocast", lambda precision, device: nullcontext())
     options = {
         "epochs": 2,
         "batch_size": 400,
@@ -43,6 +48,7 @@ def test_every_option_reaches_the_configuration(tmp_path, few):
         "weight_decay": 1e-5,
         "label_smoothing": 0.2,
         "ema_decay": 0.5,
+        "precision": "bfloat16",
         "validation_fraction": 0.2,
         "normalization": "standardization",
         "seed": 7,
@@ -82,6 +88,7 @@ def test_a_network_by_import_path_is_trained_and_resumed_from_the_current_folder
 
 
 OWN = """
+from contextlib import nullcontext
 from dataclasses import dataclass
 import torch
 import apac

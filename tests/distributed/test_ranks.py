@@ -12,6 +12,7 @@ import torch
 import apac
 from apac.distributed.ranks.gradients import GradientSum
 from apac.distributed.ranks.group import Group
+from apac.distributed.ranks.layers import whole_batches
 from apac.errors import RankError
 from ranked import on_ranks, trained, trained_and_refused
 from threaded_ranks import on_threads
@@ -51,6 +52,33 @@ def test_the_weights_are_those_of_a_single_process_and_errors_reach_all_ranks(ra
         ]
     for name, tensor in results[0]["weights"].items():
         assert torch.equal(tensor, results[1]["weights"][name]), name
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_normalization_of_bfloat16_on_ranks_is_that_of_a_single_process(affine, random, monkeypatch):
+    def summed(group: Group, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.copy_(torch.stack(group.gather(tensor.clone())).sum(dim=0))
+
+    monkeypatch.setattr(Group, "sum_", summed)
+    x = (3 * torch.randn(20, 4, 5, 5, generator=random) + 1).bfloat16()
+    dy = torch.randn(20, 4, 5, 5, generator=random).bfloat16()
+
+    def normalized(group: Group) -> tuple[torch.Tensor, torch.Tensor]:
+        layer, rows = torch.nn.BatchNorm2d(4, affine=affine), group.rows(20)
+        own = x[rows].clone().requires_grad_()
+        with whole_batches(layer, group, 20):
+            y = layer(own)
+        y.backward(dy[rows])
+        assert own.grad is not None
+        return y.detach(), own.grad
+
+    y, dx = (torch.cat(parts) for parts in zip(*on_threads(2, normalized), strict=True))
+    own = x.clone().requires_grad_()
+    expected = torch.nn.BatchNorm2d(4, affine=affine)(own)
+    expected.backward(dy)
+    # one unit in the last of 8 bits
+    torch.testing.assert_close(y, expected, rtol=2**-7, atol=2**-8)
+    torch.testing.assert_close(dx, own.grad, rtol=2**-7, atol=2**-8)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

@@ -48,7 +48,7 @@ def test_explicit_values_are_not_replaced():
 
 def test_modern_networks_get_a_modern_recipe():
     config = TrainConfig().resolve("resnet", "/photos")
-    assert (config.optimizer, config.learning_rate, config.weight_decay) == ("muon", 0.05, 5e-4)
+    assert (config.optimizer, config.learning_rate, config.weight_decay) == ("muon", 0.05, 0.01)
     assert (config.schedule, config.warmup) == ("cosine", 0.1)
     config = TrainConfig().resolve("timm:resnet18", "/photos")
     assert (config.optimizer, config.learning_rate, config.weight_decay) == ("adamw", 1e-3, 0.05)
@@ -83,6 +83,7 @@ def test_on_unreadable_is_not_compared():
         ({"epochs": 1.5}, "epochs of a TrainConfig must be an integer"),
         ({"seed": None}, "seed of a TrainConfig must be an integer"),
         ({"replacement": "no"}, "replacement must be True or False"),
+        ({"precision": "bf16"}, 'precision must be "float32" or "bfloat16", got \'bf16\''),
         ({"freeze": 1}, "freeze must be True or False"),
         ({"batch_size": 0}, "batch_size of a TrainConfig must be an integer of at least 1"),
         ({"learning_rate": "0.1"}, "learning_rate of a TrainConfig must be a number above 0"),

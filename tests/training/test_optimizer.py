@@ -38,5 +38,5 @@ def test_muon_normalizes_the_weights_whose_scale_does_not_matter(random):
     assert [p.shape[0] for p in last["params"]] == [10]
     assert len(biases["params"]) == 7  # of the whitening and of six convolutions
     assert [len(p) for p in scale_free["params"]] == [64, 64, 256, 256, 256, 256]
-    assert (last["weight_decay"], biases["weight_decay"], scale_free["weight_decay"]) == (7e-3, 0.0, 0.0)
+    assert (last["weight_decay"], biases["weight_decay"], scale_free["weight_decay"]) == (0.06, 0.0, 0.0)
     assert (last["orthogonal"], scale_free["orthogonal"], scale_free["normalized"]) == (False, True, True)

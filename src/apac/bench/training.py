@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch.nn import functional
@@ -18,6 +19,7 @@ from apac.randomness import generator
 from apac.runs.presets import PRESETS
 from apac.training.config import TrainConfig
 from apac.training.loop import init_state, run_epochs
+from apac.training.precision import has_bfloat16
 
 STEPS = {"mnist-cnn": 60, "cifar10-cnn": 20, "mnist-mlp": 20, "cifar10-mlp": 4}  # about half a second
 WITH, WITHOUT = "apac, with deformation", "without deformation"
@@ -34,7 +36,9 @@ def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
     images, labels = torch.rand(count, *peers.SHAPES[data]), torch.randint(10, (count,))
     preset = PRESETS[data]()
 
-    def apac(deformation: Deformation, prefetch: bool | None = None) -> Callable[[], float]:
+    def apac(
+        deformation: Deformation, prefetch: bool | None = None, config: TrainConfig = config
+    ) -> Callable[[], float]:
         network = models.build(name, generator=generator(config.seed, "initial weights", 0))
         state = init_state(network, config)
 
@@ -51,6 +55,8 @@ def _measure(name: str, rounds: int, progress: Progress) -> list[Entry]:
         "without deformation, gradients by torch": _by_torch(apac(Compose())),
         "with deformation, prefetching": apac(preset, True),
     }
+    if has_bfloat16():
+        contestants["with deformation, bfloat16"] = apac(preset, config=replace(config, precision="bfloat16"))
     if peers.installed("kornia"):
         contestants["kornia, plain loop"] = _kornia(name, config, images, labels)
     group = f"training samples per second, {name}"

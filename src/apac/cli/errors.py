@@ -25,7 +25,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 # Arguments in library messages that correspond to command-line options.
 NAMES = (
     "epochs|batch_size|learning_rate|schedule|warmup|optimizer|tied|momentum|weight_decay|label_smoothing|"
-    "ema_decay|validation_fraction|normalization|size|fit|seed|on_unreadable|passes|error|limit|data|part_size"
+    "ema_decay|precision|validation_fraction|normalization|size|fit|seed|on_unreadable|passes|error|limit|data|part_size"
 )
 FLAGS = re.compile(r"\b(resume|overwrite|whitened|freeze|stream)=True")
 # Advice, not a path or an object that is named: after one of these words, or as the subject of a sentence.

@@ -49,6 +49,14 @@ Fit = Annotated[
         help="crop the pictures of a folder to a square, or pad them by repeating their edge.", show_default="crop"
     ),
 ]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        help="Type of the matrix products and convolutions in training: float32, or bfloat16, which is faster for "
+        "large networks on a processor with instructions for it. Decisions are always in float32.",
+        show_default="float32",
+    ),
+]
 PaperRule = Annotated[
     bool, typer.Option("--paper-rule", help="Ignore what apac tune chose: strength 1, product, no temperature.")
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apac.cli.errors import handle_errors
-from apac.cli.options import Overwrite, Resume, Seed, numbers_of_passes
+from apac.cli.options import Overwrite, Precision, Resume, Seed, numbers_of_passes
 from apac.cli.ranks import on_first_rank, process_group
 from apac.cli.signals import stop_on_signal
 from apac.cli.terminal import print_table, show_progress
@@ -55,6 +55,7 @@ def reproduce(
     passes: Annotated[
         str | None, typer.Option(help="Numbers of passes M, separated by commas.", show_default="the recipe's")
     ] = None,
+    precision: Precision = None,
     seed: Seed = 0,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -79,6 +80,8 @@ def reproduce(
         raise InputError(f"--hours takes a number above 0, got {hours:g}.")
     if passes is not None:
         chosen = [row.with_passes(numbers_of_passes(passes)) for row in chosen]
+    if precision is not None:
+        chosen = [row.with_precision(precision) for row in chosen]  # type: ignore[arg-type]  # TrainConfig checks it
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; a report needs a folder.")
     if recipe == "all":
@@ -90,7 +93,7 @@ def reproduce(
         with process_group() as group:
             group.require_same(
                 {"recipe": recipe, "out": str(out), "seed": seed, "passes": passes, "epochs": epochs, "hours": hours}
-                | {"schedule": schedule, "resume": resume, "overwrite": overwrite}
+                | {"schedule": schedule, "precision": precision, "resume": resume, "overwrite": overwrite}
             )
             with show_progress() as progress:
                 plan = partial(
@@ -113,6 +116,7 @@ def reproduce(
         more += "--schedule paper " if schedule == "paper" else ""
         more += "" if hours is None else f"--hours {hours:g} "
         more += "" if epochs is None else f"--epochs {epochs} "
+        more += "" if precision is None else f"--precision {precision} "
         raise Interrupted(
             f"stopped, and {state}; continue with: "
             f"apac reproduce {recipe} --seed {seed} {more}{option} --out {shlex.quote(str(out))}"
@@ -153,9 +157,12 @@ def _command(recipe: Recipe) -> str:
     command = f"apac reproduce {recipe.name} --seed {recipe.config.seed}"
     if recipe.passes != short.passes:
         command += f" --passes {','.join(map(str, recipe.passes))}"
-    if recipe.config == paper.config:
+    if recipe.config.precision != short.config.precision:
+        command += f" --precision {recipe.config.precision}"
+    if recipe.with_precision(paper.config.precision).config == paper.config:
         return f"{command} --schedule paper"
-    return command if recipe.config == short.config else f"{command} --epochs {recipe.config.epochs}"
+    epochs = recipe.config.epochs
+    return command if epochs == short.config.epochs else f"{command} --epochs {epochs}"
 
 
 def _labeled(label: str, progress: Progress, task: str, done: int, total: int, note: str = "") -> None:

@@ -13,6 +13,7 @@ from apac.cli.options import (
     DeformationOption,
     Fit,
     Overwrite,
+    Precision,
     Resume,
     Size,
     deformation_of,
@@ -72,7 +73,7 @@ def train(
         float | None,
         typer.Option(
             help="The initial learning rate.",
-            show_default="the paper's; 0.05 for resnet, 0.12 for cifar10-modern, 0.001 for adamw, 0.005 for others",
+            show_default="the paper's; 0.05 for resnet, 0.06 for cifar10-modern, 0.001 for adamw, 0.005 for others",
         ),
     ] = None,
     schedule: Annotated[
@@ -97,16 +98,14 @@ def train(
     ] = None,
     tied: Annotated[
         float | None,
-        typer.Option(
-            help="Initial fraction of the epochs in which an MLP shares weights like a convolution.", show_default="0"
-        ),
+        typer.Option(help="Initial fraction of epochs in which an MLP shares weights like a CNN.", show_default="0"),
     ] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of the optimizer.", show_default="0.9")] = None,
     weight_decay: Annotated[
         float | None,
         typer.Option(
-            help="Decay of the weights.",
-            show_default="the paper's; 0.007 for cifar10-modern, 0.05 for adamw, 5e-4 for others",
+            help="L2 penalty on the weights; for muon and adamw their decay per step, in units of the learning rate.",
+            show_default="the paper's; 0.01 for resnet, 0.06 for cifar10-modern, 0.05 for adamw, 5e-4 for others",
         ),
     ] = None,
     label_smoothing: Annotated[
@@ -117,6 +116,7 @@ def train(
         float | None,
         typer.Option(help="Decay of the moving average of the weights, per step; 0 disables it.", show_default="0"),
     ] = None,
+    precision: Precision = None,
     validation_fraction: Annotated[
         float | None, typer.Option(help="Fraction of the images to hold out.", show_default="0.1")
     ] = None,
@@ -178,6 +178,7 @@ def train(
         "weight_decay": weight_decay,
         "label_smoothing": label_smoothing,
         "ema_decay": ema_decay,
+        "precision": precision,
         "validation_fraction": validation_fraction,
         "normalization": normalization,
         "size": size,

@@ -69,7 +69,7 @@ class FastBias(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.SCALE * self.bias[:, None, None]
+        return x + (self.SCALE * self.bias[:, None, None]).to(x.dtype)
 
     def reset_parameters(self) -> None:
         """Set the bias to zero."""

@@ -12,7 +12,7 @@ from apac.classify.rules.certified import Certified
 from apac.deform.base import Deformation
 from apac.deform.compose import Compose
 from apac.training.budget import epochs_within
-from apac.training.config import TrainConfig
+from apac.training.config import Precision, TrainConfig
 
 ORIGINAL = Compose()  # no deformation
 SHOWCASE_PASSES = (1, 4, 16)  # less than a minute on two cores for cifar10-cnn
@@ -86,6 +86,10 @@ class Recipe:
     def with_epochs(self, epochs: int) -> Recipe:
         """Return the recipe with this number of epochs; the baseline keeps its fraction of them."""
         return replace(self, config=replace(self.config, epochs=epochs))
+
+    def with_precision(self, precision: Precision) -> Recipe:
+        """Return the recipe with this precision in both trainings."""
+        return replace(self, config=replace(self.config, precision=precision))
 
     def with_passes(self, passes: tuple[int, ...]) -> Recipe:
         """Return the recipe with other numbers of passes M. Nothing takes more passes than the largest M.

@@ -20,6 +20,8 @@ from apac.runs import folder as run_folder
 from apac.runs.folder import RunSettings
 from apac.runs.run import Run, load
 from apac.runs.train import train
+from apac.training.device import choose_device
+from apac.training.precision import check_precision
 
 EXPECTED_PASSES = 32  # minimum per image until it is certified
 
@@ -58,6 +60,8 @@ def plan(
     """
     if resume and overwrite:
         raise InputError("choose resume=True to continue a report or overwrite=True to replace it, not both.")
+    if not (resume and all(run_folder.is_complete(out / "runs" / name) for name in recipe.trainings)):
+        check_precision(recipe.config.precision, choose_device(None))
     if any((out / name / "runs").is_dir() for name in TABLE):
         row = f"{out / recipe.name}, or " if recipe.name in TABLE else ""
         raise InputError(f"{out} holds the paper's table, with a folder for each recipe; choose {row}another folder.")

@@ -37,6 +37,7 @@ from apac.training.config import TrainConfig
 from apac.training.device import choose_device
 from apac.training.freeze import frozen
 from apac.training.loop import init_state, run_epochs
+from apac.training.precision import autocast, check_precision
 from apac.validation import validate_path
 
 DEFAULT = TrainConfig()
@@ -131,6 +132,8 @@ def train(
     complete = group.on_first(lambda: _complete(folder, settings, resume=resume, overwrite=overwrite))
     if complete is not None and isinstance(data, str | os.PathLike):  # the settings identify the data
         return group.together(lambda: load(complete, module))
+    if complete is None:
+        group.together(lambda: check_precision(settings.config.precision, target))
     options = {"cache": None if cache is None else validate_path("cache", cache), "workers": workers, "stream": stream}
     # One rank of a machine decodes into the cache before the others use it.
     load_all = group.together if cache is None else group.in_turns
@@ -221,7 +224,8 @@ def _train(
         images, held_out = normalization.apply(images[:]), normalization.apply(held_out[:])
     built.to(device)
     inputs = normalization.standardize(deformation.preprocess(scale_pixels(images[:2])))
-    group.together(lambda: check_network(built, inputs.to(device), len(classes)))
+    with autocast(config.precision, device):
+        group.together(lambda: check_network(built, inputs.to(device), len(classes)))
     for layer in models.fitted_layers(built) if config.weights is None else ():
         first = deformation.preprocess(scale_pixels(images[: layer.fitted_images]))
         layer.fit(normalization.standardize(first).to(device))
@@ -229,8 +233,7 @@ def _train(
     gradients = GradientSum(group, should_stop)
     checkpointer = Checkpointer(path, config, gradients.should_stop, saves=group.first)
     if folder is not None:
-        digest = split.digest
-        group.on_first(lambda: run_folder.claim(folder, settings, digest, resume=resume))
+        group.on_first(lambda: run_folder.claim(folder, settings, split.digest, resume=resume))
     with _released_on_failure(folder if group.first else None), frozen(built) if config.freeze else nullcontext():
         # before the optimizer, whose first use imports torch's compiler
         stored = group.together(lambda: checkpointer.read(built))

@@ -19,11 +19,12 @@ PAPER = {
 }
 PAPER_DATA = ("mnist-5k", "mnist", "cifar10")
 OTHERS = (0.005, 5e-4)  # suitable for small data sets
-MUON = {"resnet": (0.05, 5e-4), "cifar10-modern": (0.12, 7e-3)}  # networks that Muon trains by default
+MUON = {"resnet": (0.05, 0.01), "cifar10-modern": (0.06, 0.06)}  # networks that Muon trains by default
 ADAMW = (1e-3, 0.05)  # of any network
 TIMM = "timm:"  # how the names of networks of that library start
 
 Optimizer = Literal["sgd", "muon", "adamw"]
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class TrainConfig:
 
     Values that are None depend on the network and the data. The networks "resnet" and "cifar10-modern" are trained by
     Muon and those of timm by AdamW, with warm-up and a cosine schedule; others by SGD with an exponential schedule.
-    `learning_rate` and `weight_decay` are the paper's for its networks and data sets; otherwise they are 0.05 and 5e-4
-    for "resnet", 0.12 and 0.007 for "cifar10-modern" (for batches of 500 images), 0.001 and 0.05 for AdamW, and 0.005
+    `learning_rate` and `weight_decay` are the paper's for its networks and data sets; otherwise they are 0.05 and 0.01
+    for "resnet", 0.06 and 0.06 for "cifar10-modern" (for batches of 500 images), 0.001 and 0.05 for AdamW, and 0.005
     and 5e-4 for all others. If `normalization` is None, MNIST is scaled, CIFAR-10 is whitened for the paper's networks,
     and other pixels are standardized. A run stores the values that were used.
 
@@ -49,7 +50,7 @@ class TrainConfig:
     optimizer: Optimizer | None = None
     tied: float = 0.0  # initial fraction of the epochs in which an MLP shares weights like a convolution
     momentum: float = 0.9
-    weight_decay: float | None = None  # L2 penalty on the weights, not the biases; for AdamW decoupled
+    weight_decay: float | None = None  # L2 penalty on the weights, not the biases; for Muon and AdamW decoupled
     label_smoothing: float = 0.0  # share of the target probability that is spread over all classes
     ema_decay: float = 0.0  # of the moving average of the weights, per step; 0 disables averaging
     validation_fraction: float = 0.1  # fraction of the training images to hold out
@@ -60,6 +61,7 @@ class TrainConfig:
     fit: Literal["crop", "pad"] = "crop"  # how the pictures of a folder become square
     weights: str | None = None  # a safetensors file with the initial weights; the last layer may have other classes
     freeze: bool = False  # train the last layer only
+    precision: Precision = "float32"  # of matrix products and convolutions; the weights keep their type
     replacement: bool = True  # draw images with replacement, as in the paper, or none again before all others are drawn
     on_unreadable: Literal["refuse", "skip"] = field(default="refuse", compare=False)  # image files of a folder
 
@@ -87,6 +89,7 @@ class TrainConfig:
             ("optimizer", (None, "sgd", "muon", "adamw")),
             ("normalization", (None, "scaling", "standardization", "zca")),
             ("fit", ("crop", "pad")),
+            ("precision", ("float32", "bfloat16")),
             ("on_unreadable", ("refuse", "skip")),
         ):
             if getattr(self, name) not in choices:

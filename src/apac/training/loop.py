@@ -28,6 +28,7 @@ from apac.randomness import seeded_torch
 from apac.training.config import TrainConfig
 from apac.training.optimizer import make_optimizer
 from apac.training.pooled_convolution import forward
+from apac.training.precision import autocast
 from apac.training.virtual_samples import virtual_samples
 from apac.validation import MAX_INTEGER, quoted
 
@@ -154,7 +155,10 @@ def run_epochs(
             seeded_torch(config.seed, "network", state.step, device),
             whole_batches(state.network, ranks, config.batch_size),
         ):
-            logits = forward(state.network, virtual.to(device))
+            with autocast(config.precision, device):
+                logits = forward(state.network, virtual.to(device))
+            if config.precision != "float32":
+                logits = logits.float()
             loss = functional.cross_entropy(logits, targets.to(device), label_smoothing=config.label_smoothing)
             share = gradients.share(len(targets), config.batch_size, loss)
             state.optimizer.zero_grad()

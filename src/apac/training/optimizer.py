@@ -1,4 +1,4 @@
-"""The optimizers: SGD, Muon and AdamW, with weight decay on the weights only."""
+"""The optimizers: SGD, Muon and AdamW, with weight decay on the weights only; that of Muon and AdamW is decoupled."""
 
 from __future__ import annotations
 

@@ -82,13 +82,18 @@ class _SharedStatistics(torch.autograd.Function):
         inverse = (variance + eps).rsqrt()
         ctx.save_for_backward(x, weight, mean, inverse, count)
         ctx.group, ctx.axes = group, axes
-        y = functional.batch_norm(x, mean.to(x), variance.to(x), weight, bias, False, 0.0, eps)
+        # Under autocast, x is in bfloat16 and the statistics are in float32, as in a single process.
+        kind = torch.float32 if x.dtype.itemsize < 4 and weight is None else (x if weight is None else weight).dtype
+        y = functional.batch_norm(x, mean.to(kind), variance.to(kind), weight, bias, False, 0.0, eps)
         ctx.mark_non_differentiable(mean, variance, count)
         return y, mean, variance, count
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Any) -> Any:
         x, weight, mean, inverse, count = ctx.saved_tensors
+        kind = x.dtype
+        if kind.itemsize < 4:
+            x, dy = x.float(), dy.float()
         shape = [1, -1, *[1] * (x.ndim - 2)]
         normalized = (x - mean.to(x).view(shape)).mul_(inverse.to(x).view(shape))
         dbias = dy.sum(ctx.axes)
@@ -98,4 +103,4 @@ class _SharedStatistics(torch.autograd.Function):
         scale = inverse.to(dy) if weight is None else inverse.to(dy) * weight
         dx = (dy - mean_dy.view(shape)).sub_(normalized.mul_(mean_dy_normalized.view(shape))).mul_(scale.view(shape))
         needs = ctx.needs_input_grad
-        return dx, dweight if needs[1] else None, dbias if needs[2] else None, None, None
+        return dx.to(kind), dweight if needs[1] else None, dbias if needs[2] else None, None, None
