@@ -111,7 +111,9 @@ def test_a_wrong_command_line_is_rejected_in_one_sentence(arguments, sentence, m
 
 @pytest.mark.parametrize("start", ["import apac.__main__", "import runpy; runpy.run_module('apac.__main__')"])
 def test_ctrl_c_while_the_command_line_is_imported_leaves_no_traceback(start):
-    code = f"{start}; import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
+    # A process that is started with SIGINT ignored, as by a shell's "&", would ignore it.
+    code = "import os, signal, time; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += f"{start}; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (-signal.SIGINT, "", "")
 
