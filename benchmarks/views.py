@@ -118,6 +118,9 @@ def main() -> None:
     kinds = [type(part) for part in getattr(run.deformation, "parts", ())]
     if kinds != [apac.Flip, apac.Shift]:
         parser.error(f"the deformation of {options.run} must be Compose(Flip, Shift), got {run.deformation}.")
+    values = run.deformation.values(run.image_shape)
+    if values is None or not run.deformation.parts[1].max_shift:
+        parser.error(f"{run.deformation} must have equally likely values, with shifts by a pixel.")
     picked = Picked(run.deformation, run.image_shape)
     classifier = run.classifier(rule=apac.Exhaustive(), paper_rule=True)
     sets: list[LabeledImages] = [images_to_test(run), images_held_out(run)]

@@ -88,7 +88,6 @@ def test_a_network_by_import_path_is_trained_and_resumed_from_the_current_folder
 
 
 OWN = """
-from contextlib import nullcontext
 from dataclasses import dataclass
 import torch
 import apac

@@ -88,6 +88,12 @@ def test_the_passes_that_are_asked_for_also_limit_the_certified_rules():
     )
 
 
+def test_the_cost_of_class_distinctive_deformation_is_said_beforehand():
+    outline = reproduce.outline(recipes.find("mnist-cnn-distinctive"))
+    # 2 of the class-distinctive network, 1 of its baseline
+    assert "then M up to 1,024 for each network and each of its deformations, 3 in all." in outline
+
+
 def test_fewer_passes_than_those_of_the_showcase_leave_it_out():
     recipe = recipes.find("mnist-5k-cnn")
     assert recipe.with_passes((1, 16)).showcase == "cifar10-cnn"

@@ -55,6 +55,12 @@ def test_modern_networks_get_a_modern_recipe():
     assert (config.schedule, config.warmup) == ("cosine", 0.1)
 
 
+def test_muon_has_a_learning_rate_and_a_decoupled_decay_for_every_network():
+    for network, data in (("cifar10-cnn", "cifar10"), ("mnist-cnn", "/photos"), ("a.b:c", None)):
+        config = TrainConfig(optimizer="muon").resolve(network, data)
+        assert (config.learning_rate, config.weight_decay) == (0.02, 0.05)
+
+
 def test_adamw_has_a_learning_rate_of_its_own_for_every_network():
     for network in ("mnist-cnn", "resnet", "a.b:c", None):
         config = TrainConfig(optimizer="adamw").resolve(network, "mnist")

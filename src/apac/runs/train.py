@@ -37,7 +37,7 @@ from apac.training.config import TrainConfig
 from apac.training.device import choose_device
 from apac.training.freeze import frozen
 from apac.training.loop import init_state, run_epochs
-from apac.training.precision import autocast, check_precision
+from apac.training.precision import check_precision
 from apac.validation import validate_path
 
 DEFAULT = TrainConfig()
@@ -224,8 +224,7 @@ def _train(
         images, held_out = normalization.apply(images[:]), normalization.apply(held_out[:])
     built.to(device)
     inputs = normalization.standardize(deformation.preprocess(scale_pixels(images[:2])))
-    with autocast(config.precision, device):
-        group.together(lambda: check_network(built, inputs.to(device), len(classes)))
+    group.together(lambda: check_network(built, inputs.to(device), len(classes), config.precision))
     for layer in models.fitted_layers(built) if config.weights is None else ():
         first = deformation.preprocess(scale_pixels(images[: layer.fitted_images]))
         layer.fit(normalization.standardize(first).to(device))

@@ -20,6 +20,7 @@ PAPER = {
 PAPER_DATA = ("mnist-5k", "mnist", "cifar10")
 OTHERS = (0.005, 5e-4)  # suitable for small data sets
 MUON = {"resnet": (0.05, 0.01), "cifar10-modern": (0.06, 0.06)}  # networks that Muon trains by default
+MUON_OTHERS = (0.02, 0.05)  # of the other networks, if they are trained by Muon
 ADAMW = (1e-3, 0.05)  # of any network
 TIMM = "timm:"  # how the names of networks of that library start
 
@@ -34,9 +35,10 @@ class TrainConfig:
     Values that are None depend on the network and the data. The networks "resnet" and "cifar10-modern" are trained by
     Muon and those of timm by AdamW, with warm-up and a cosine schedule; others by SGD with an exponential schedule.
     `learning_rate` and `weight_decay` are the paper's for its networks and data sets; otherwise they are 0.05 and 0.01
-    for "resnet", 0.06 and 0.06 for "cifar10-modern" (for batches of 500 images), 0.001 and 0.05 for AdamW, and 0.005
-    and 5e-4 for all others. If `normalization` is None, MNIST is scaled, CIFAR-10 is whitened for the paper's networks,
-    and other pixels are standardized. A run stores the values that were used.
+    for "resnet", 0.06 and 0.06 for "cifar10-modern" (for batches of 500 images), 0.02 and 0.05 for other networks that
+    are trained by Muon, 0.001 and 0.05 for AdamW, and 0.005 and 5e-4 for all others. If `normalization` is None, MNIST
+    is scaled, CIFAR-10 is whitened for the paper's networks, and other pixels are standardized. A run stores the values
+    that were used.
 
     >>> TrainConfig(epochs=30, schedule="cosine").batch_size
     100
@@ -125,6 +127,8 @@ def _rate_and_decay(network: str | None, data: str | None, optimizer: Optimizer)
         return ADAMW
     if network in MUON:
         return MUON[network]
+    if optimizer == "muon":
+        return MUON_OTHERS
     return PAPER.get(network or "", OTHERS) if data in PAPER_DATA else OTHERS
 
 

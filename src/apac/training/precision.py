@@ -9,19 +9,26 @@ from functools import cache
 
 import torch
 
-from apac.errors import InputError
+from apac.errors import InputError, TrainingError
 from apac.training.config import Precision
+from apac.validation import shortened
+
+UNSUPPORTED = 3  # status of the trial
 
 # What a step does: convolutions, matrix products, and their gradients. Without instructions for bfloat16 torch emulates
-# them, twenty times as slow as float32.
+# them: slower than float32 with AVX-512, twenty times as slow without.
 TRIAL = """
+import platform
 import sys
 import torch
 if sys.platform != "win32":
     import resource
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+x86 = platform.machine() in ("x86_64", "AMD64")
+if x86 and not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):
+    sys.exit(3)
 if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-    sys.exit(1)
+    sys.exit(3)
 layers = (torch.nn.Conv2d(3, 16, 3), torch.nn.Conv2d(16, 32, 3), torch.nn.Flatten(), torch.nn.Linear(32 * 36, 64))
 with torch.autocast("cpu", torch.bfloat16):
     outputs = torch.nn.Sequential(*layers, torch.nn.Linear(64, 10))(torch.ones(32, 3, 10, 10))
@@ -55,4 +62,7 @@ def has_bfloat16() -> bool:
     command = [sys.executable, "-P", "-c", TRIAL]
     # In a session of its own, so that Ctrl-C does not end it and is not taken for an answer.
     trial = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, start_new_session=True)
+    if trial.returncode > 0 and trial.returncode != UNSUPPORTED:  # neither an answer nor killed
+        reason = trial.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise TrainingError(f'bfloat16 could not be tried: {shortened(reason)}; use precision="float32".')
     return trial.returncode == 0
