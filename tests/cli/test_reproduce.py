@@ -259,7 +259,7 @@ def test_the_precision_is_that_of_both_trainings_and_the_command_of_the_report_h
 ):
     monkeypatch.setattr("apac.training.precision.has_bfloat16", lambda: True)
     # The processor may not have it: the steps are taken in float32.
-    for module in ("training.loop", "runs.train"):
+    for module in ("training.loop", "runs.network_check"):
         monkeypatch.setattr(f"apac.{module}.autocast", lambda precision, device: nullcontext())
     out = tmp_path / "report"
     succeed("reproduce", "mnist-cnn", "--out", out, "--precision", "bfloat16")

@@ -34,7 +34,7 @@ def test_train_prints_the_outcome_and_the_next_command(tmp_path, few):
 def test_every_option_reaches_the_configuration(tmp_path, few, monkeypatch):
     # The processor may not have bfloat16: the steps are taken in float32.
     monkeypatch.setattr("apac.training.precision.has_bfloat16", lambda: True)
-    for module in ("training.loop", "runs.train"):
+    for module in ("training.loop", "runs.network_check"):
         monkeypatch.setattr(f"apac.{module}.autocast", lambda precision, device: nullcontext())
     options = {
         "epochs": 2,
