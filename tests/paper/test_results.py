@@ -13,6 +13,7 @@ import apac
 from apac.paper import recipes
 from apac.paper.recipe import PAPER_TABLE, SHOWCASE_PASSES
 from apac.runs.folder import RunSettings
+from apac.training.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "results.md").read_text()
@@ -109,6 +110,7 @@ def test_the_results_page_lists_the_errors_of_the_network_that_was_trained_furth
         f"corrupted {len(payload['evaluation']['corrupted'])} (McNemar p = {payload['evaluation']['mcnemar']:.0e})",
     ):
         assert words in prose
+    # the first training had 160 epochs, in an earlier recipe
     above = f"{160 + sum(epochs)} epochs in all, the CIFAR-10 CNN has {percent(rows[-1]['product'])}"
     assert above in " ".join(PAGE.split())
     shown = cells(PAGE)
@@ -149,6 +151,19 @@ def test_the_table_of_the_results_page_lists_the_errors_of_every_recipe(name):
     theirs = [there["original"].plain, there["deformed"].plain, there["deformed"].apac]
     assert [row[3] for row in shown[:3]] == [f"{error:.2f} %" for error in theirs]
     assert [row[4] for row in shown[:2]] == [str(here[kind]["config"]["epochs"]) for kind in ("original", "deformed")]
+
+
+@pytest.mark.parametrize("name", ["mnist-cnn", "cifar10-mlp"])
+def test_the_extrapolation_to_ten_times_the_epochs_is_log_linear(name):
+    recipe = recipes.find(name)
+    runs = [stored(f"tenth/{name}")["trainings"]["deformed"], stored(name)["trainings"]["deformed"]]
+    epochs = [recipe.config.epochs // 10, recipe.config.epochs]
+    errors = [{row["passes"]: row["product"] for row in run["evaluation"]["rows"]}[16] for run in runs]
+    expected = [recipe.with_epochs(n).trainings["deformed"].config for n in epochs]
+    assert [TrainConfig.from_json(run["config"]) for run in runs] == expected
+    shown = next(row for row in cells(PAGE) if row[0] == SECTIONS[name] and "epochs" in row[1])
+    assert shown[1:3] == [f"{n} epochs, {percent(error)}" for n, error in zip(epochs, errors, strict=True)]
+    assert float(shown[3].rstrip(" %")) == pytest.approx(100 * errors[1] ** 2 / errors[0], abs=0.05)
 
 
 @pytest.mark.parametrize("name", SECTIONS)
