@@ -44,6 +44,12 @@ def _signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+@pytest.fixture(autouse=True)
+def _memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that trains keeps the memory that it frees; run by a test, it must not change that of the next one."""
+    monkeypatch.setattr("apac.inference.memory.keep_all_freed_blocks", lambda: None)
+
+
 @pytest.fixture
 def random() -> torch.Generator:
     return generator(0, "test", 0)

@@ -69,6 +69,7 @@ def reproduce(
     paper's table, each in its own folder. mnist-cnn-distinctive: class-distinctive deformation, with
     class-indistinctive deformation as the baseline. mnist-mlp-free: the MLP without weight sharing.
     """
+    from apac.inference.memory import keep_all_freed_blocks
     from apac.paper import recipes, table2
     from apac.paper import reproduce as steps
     from apac.training.device import choose_device
@@ -112,6 +113,7 @@ def reproduce(
                     state = "some of the existing files are already removed"
                     group.on_first(partial(steps.clear, row, folder))
             option, state = "--resume", "finished work is saved"
+            keep_all_freed_blocks()
             for row, folder in zip(chosen, folders, strict=True):
                 label = f"{row.name}: " if recipe == "all" else ""
                 results.append(_run(row, folder, group, resume=resume, label=label))

@@ -162,6 +162,7 @@ def train(
     On several ranks:  torchrun --nproc-per-node 2 -m apac train --data mnist --out runs/cnn
     """
     from apac.distributed.ranks.group import agreed
+    from apac.inference.memory import keep_all_freed_blocks
     from apac.models.import_path import is_import_path
     from apac.runs import train as training
 
@@ -202,6 +203,7 @@ def train(
         choose = _resumed if resume else _new
         network, data, u, config = group.together(lambda: choose(out, network, data, u, chosen))
         again = group.size > 1 and (continues(group) or group.on_first(lambda: _is_incomplete(out, overwrite)))
+        keep_all_freed_blocks()
         try:
             run = training.train(
                 network,
@@ -224,10 +226,9 @@ def train(
             raise agreed(Interrupted(f"{stopped}, and a checkpoint is saved; resume with: {command}")) from None
     if not group.first:
         return
-    last = run.history[-1]
-    held_out = "" if last.validation_error is None else f", plain error on held-out images {last.validation_error:.2%}"
-    epochs_done = f"{last.epoch} epoch{'' if last.epoch == 1 else 's'}"
-    print(f"{out}: {network}, {epochs_done} in {last.seconds:.0f} s, loss {last.loss:.4f}{held_out}")
+    last, epochs = run.history[-1], len(run.history)
+    note = "" if last.validation_error is None else f", plain error on held-out images {last.validation_error:.2%}"
+    print(f"{out}: {network}, {epochs} epoch{'s' * (epochs > 1)} in {last.seconds:.0f} s, loss {last.loss:.4f}{note}")
     print(f"next: {command} evaluate {shlex.quote(str(out))}")
 
 
