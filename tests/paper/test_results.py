@@ -13,6 +13,7 @@ import apac
 from apac.paper import recipes
 from apac.paper.recipe import PAPER_TABLE, SHOWCASE_PASSES
 from apac.runs.folder import RunSettings
+from apac.training.budget import PAPER_EPOCHS
 from apac.training.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent.parent
@@ -95,6 +96,7 @@ def test_the_results_page_lists_the_errors_of_every_recipe(name):
 def test_the_results_page_lists_the_errors_of_the_network_that_was_trained_further():
     payload = trained_further()
     text = re.split(r"^## ", PAGE.partition("\n## CIFAR-10 CNN, trained further\n")[2], flags=re.MULTILINE)[0]
+    text = text.partition("**All 50,000 images.**")[0]
     rows = payload["evaluation"]["rows"]
     table = {row[0]: row[1:] for row in cells(text)}
     assert table["M"] == [f"{row['passes']:,}" for row in rows]
@@ -131,6 +133,19 @@ def test_the_results_page_says_what_averaged_weights_gave():
     assert len(payload["history"]) == payload["config"]["epochs"] == 110
 
 
+def test_the_results_page_says_what_all_images_gave():
+    payload = stored("continued/cifar10-cnn-all-images")
+    rows, text = payload["evaluation"]["rows"], PAGE.partition("**All 50,000 images.**")[2].partition("\n## ")[0]
+    table = {row[0]: row[1:] for row in cells(text)}
+    assert table["M"] == [f"{row['passes']:,}" for row in rows]
+    for rule, label in RULES.items():
+        assert table[label] == [percent(row[rule]) for row in rows]
+    words = f"It has {percent(rows[-1]['product'])} error with M = {rows[-1]['passes']:,} and "
+    assert words + f"{percent(payload['evaluation']['plain'])} plain" in " ".join(text.split())
+    assert len(payload["history"]) == payload["config"]["epochs"] == 80
+    assert payload["config"]["validation_fraction"] == 0
+
+
 @pytest.mark.parametrize("name", recipes.TABLE)
 def test_the_table_of_the_results_page_lists_the_errors_of_every_recipe(name):
     here, there = stored(name)["trainings"], PAPER_TABLE[name]
@@ -153,8 +168,55 @@ def test_the_table_of_the_results_page_lists_the_errors_of_every_recipe(name):
     assert [row[4] for row in shown[:2]] == [str(here[kind]["config"]["epochs"]) for kind in ("original", "deformed")]
 
 
-@pytest.mark.parametrize("name", ["mnist-cnn", "cifar10-mlp"])
-def test_the_extrapolation_to_ten_times_the_epochs_is_log_linear(name):
+def seeds(name: str) -> list[dict]:
+    """The trainings of a recipe with deformation, by seed."""
+    others = sorted((ROOT / "results" / "seeds").glob(f"{name}-*.json"))
+    first = next(iter(stored(name)["trainings"].values()))
+    return [first, *(json.loads(path.read_text())["training"] for path in others)]
+
+
+def test_the_results_page_lists_the_budget_and_the_seeds_of_every_recipe():
+    text = PAGE.partition("\n## Budget and seeds\n")[2].partition("\n## ")[0]
+    expected = []
+    for name, title in SECTIONS.items():
+        runs = seeds(name)
+        history = runs[0]["history"]
+        expected.append(
+            [
+                title,
+                f"{len(history)}",
+                f"{len(history) / PAPER_EPOCHS:.1%}".replace("%", " %"),
+                f"{history[-1]['seconds'] / 60:.0f}",
+                ", ".join(str(run["config"]["seed"]) for run in runs),
+                ", ".join(percent(run["evaluation"]["plain"]) for run in runs),
+                shown_errors(runs),
+            ]
+        )
+    assert cells(text)[2:] == expected
+
+
+def shown_errors(runs: list[dict]) -> str:
+    """The errors of APAC with M = 1,024, or the largest M below."""
+    rows = [[row for row in run["evaluation"]["rows"] if row["passes"] <= 1024][-1] for run in runs]
+    (passes,) = {row["passes"] for row in rows}
+    return f"{', '.join(percent(row['product']) for row in rows)} with M = {passes:,}"
+
+
+def test_the_seeds_of_mnist_cnn_differ_in_the_precision_and_in_nothing_else():
+    first, *others = seeds("mnist-cnn")
+    config = TrainConfig.from_json(first["config"])
+    assert len(others) == 2
+    for seed, other in enumerate(others, start=1):
+        own = TrainConfig.from_json(other["config"])
+        assert own == replace(config, seed=seed, precision="bfloat16")
+        assert [other[name] for name in ("network", "data", "deformation")] == [
+            first[name] for name in ("network", "data", "deformation")
+        ]
+        assert len(other["history"]) == own.epochs
+
+
+def test_the_extrapolation_to_ten_times_the_epochs_is_log_linear():
+    name = "mnist-cnn"
     recipe = recipes.find(name)
     runs = [stored(f"tenth/{name}")["trainings"]["deformed"], stored(name)["trainings"]["deformed"]]
     epochs = [recipe.config.epochs // 10, recipe.config.epochs]
@@ -200,9 +262,16 @@ def test_the_readme_opens_with_the_errors_of_the_shipped_network_after_the_passe
         assert f"{round(10_000 * wrong):,}" in README
 
 
-def test_the_results_page_lists_how_the_modern_network_was_decided():
-    payload = stored("views/cifar10-modern")
-    text = re.split(r"^## ", PAGE.partition("\n## A modern network\n")[2], flags=re.MULTILINE)[0]
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("cifar10-modern", "A modern network"),
+        ("cifar10-modern-elastic", "A modern network and the paper's kind of deformation"),
+    ],
+)
+def test_the_results_page_lists_how_the_modern_network_was_decided(name, title):
+    payload = stored(f"views/{name}")
+    text = re.split(r"^## ", PAGE.partition(f"\n## {title}\n")[2], flags=re.MULTILINE)[0]
     shown = {row[0]: row[1:] for row in cells(text)}
     for way in payload["ways"]:
         assert shown[way["rule"]] == [
@@ -251,9 +320,25 @@ def test_the_results_page_lists_the_trials_of_weight_decay_and_tying():
             f"{trial['nll']:.4f}",
         ]
         for trial in stored("held-out/trials")
+        if "narrow" not in trial["network"]
         for tied in [int(trial["config"]["tied"] * trial["config"]["epochs"])]
     ]
     assert cells(text.replace("\n    |", "\n|"))[2:] == expected
+
+
+def test_the_results_page_lists_the_trials_of_the_strength():
+    expected = [
+        [
+            f"{trial['deformation']['parts'][0]['scale'][1] - 1:g}",  # 1 is the paper's scale of at most 2
+            f"{trial['loss']:.3f}",
+            *(percent(trial[error]) for error in ("plain", "one_pass", "apac")),
+            f"{trial['nll']:.4f}",
+        ]
+        for trial in stored("held-out/trials")
+        if "narrow" in trial["network"]
+    ]
+    text = PAGE.partition("\n## A modern network and the paper's kind of deformation\n")[2].partition("\n## ")[0]
+    assert [row for row in cells(text) if row[0].startswith("0.")] == expected
 
 
 def shares(run: dict) -> tuple[str, str]:
