@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,9 @@ class Row(Deformation):
     def sample(self, n: int, image_shape: tuple[int, int, int], *, generator: torch.Generator) -> Tensor:
         return torch.tensor([self.row(generator)]).expand(n)
 
+    @abstractmethod
     def row(self, generator: torch.Generator) -> int:
         """Return the row of the table that a pass with this generator has."""
-        raise NotImplementedError
 
     def apply(self, images: Tensor, parameters: Tensor) -> Tensor:
         values = parameters.to(images)[:, None, None, None].expand(len(images), 1, 1, 1)
